@@ -1,1 +1,1 @@
-""""""
+"""The one fold of the log: `apply(state, record) -> changes`, pure, for every store."""

@@ -1,1 +1,1 @@
-""""""
+"""The worker side: engine decoders, EngineStream, bridge, Kafka emitter and the obeying of deletions."""

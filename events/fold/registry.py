@@ -1,0 +1,225 @@
+"""The fold of `kv.control`: who may speak, which streams exist, and every order, in their total order.
+
+Records whose signature or role doesn't hold, or that make no sense, are ignored and counted with a reason;
+they still advance the running hash. Pure: the signature check is injected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from events.chain import CONTROL_HASH_START, advance_control_hash
+from events.codec import decode_control
+from events.errors import DecodeError
+from events.fold.registry_state import (
+    Deletion,
+    Domain,
+    Grant,
+    Registration,
+)
+from events.ids import KeyId, Role, StreamKey, Tier, Unit
+from events.model.control import (
+    ROLE_OF_KIND,
+    AuditNonce,
+    ControlRecord,
+    ControllerStarted,
+    DeletionRequested,
+    DomainAdmitted,
+    DomainCreated,
+    ExitAttested,
+    Fenced,
+    Genesis,
+    Granted,
+    HoldReleased,
+    HolderDestroyed,
+    HolderEnrolled,
+    HoldSet,
+    InvalidationRequested,
+    LimitSet,
+    PolicySet,
+    Registered,
+    Revoked,
+    SaltBound,
+    SchemaEnabled,
+)
+from events.scope import covers_domain
+from events.signing import Verify, key_id
+
+
+@dataclass(slots=True)
+class Registry:
+    """State of `kv.control` up to `next_offset`. Ask it; `fold` alone changes it."""
+
+    verify: Verify
+    next_offset: int = 0
+    hash: bytes = CONTROL_HASH_START
+    log: str = ""
+    partitions: int = 0
+    operator: KeyId | None = None
+    grants: dict[KeyId, Grant] = field(default_factory=dict)
+    registrations: dict[StreamKey, Registration] = field(default_factory=dict)
+    current: dict[tuple[str, int], StreamKey] = field(default_factory=dict)
+    fenced: dict[StreamKey, str] = field(default_factory=dict)
+    exits: dict[tuple[str, str], ExitAttested] = field(default_factory=dict)
+    domains: dict[str, Domain] = field(default_factory=dict)
+    bound_salts: dict[bytes, str] = field(default_factory=dict)
+    durable_owners: dict[str, HolderEnrolled] = field(default_factory=dict)
+    destroyed: set[str] = field(default_factory=set)
+    limits: dict[tuple[str, Tier, Unit], LimitSet] = field(default_factory=dict)
+    policies: dict[str, PolicySet] = field(default_factory=dict)
+    holds: dict[str, HoldSet] = field(default_factory=dict)
+    deletions: dict[int, Deletion] = field(default_factory=dict)
+    nonces: dict[int, AuditNonce] = field(default_factory=dict)
+    schema: dict[str, int] = field(default_factory=dict)
+    controller_term: int = -1
+    idempotency: dict[tuple[str, str], int] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+    def fold(self, offset: int, value: bytes, signature: bytes | None) -> tuple[ControlRecord | None, str]:
+        """Folds the record at `offset`: (the record, "") if obeyed, else (it or None, why it was ignored).
+
+        An offset below `next_offset` is a redelivery and changes nothing; a jump means that the log has
+        lost records and raises ValueError: the caller must stop, kv.control is contiguous.
+        """
+        if offset < self.next_offset:
+            return None, "redelivered"
+        if offset > self.next_offset:
+            raise ValueError(f"kv.control jumps from {self.next_offset} to {offset}")
+        self.hash = advance_control_hash(self.hash, value, signature)
+        self.next_offset = offset + 1
+        record: ControlRecord | None = None
+        try:
+            record = decode_control(value)
+        except DecodeError as error:
+            why = error.reason
+        else:
+            why = self._unauthorised(offset, record, signature) or self._obey(offset, record)
+        if why:
+            self.ignored[why] += 1
+        return record, why
+
+    def owner(self, domain: str) -> str | None:
+        """The tenant that owns a domain; None if nobody created it."""
+        known = self.domains.get(domain)
+        return known.tenant if known else None
+
+    def registration_of(self, stream: StreamKey) -> Registration | None:
+        return self.registrations.get(stream)
+
+    def superseded(self, stream: StreamKey) -> bool:
+        """Whether a later registration of the same (worker, rank) stands."""
+        return self.current.get((stream.worker, stream.rank)) != stream
+
+    def deletions_of(self, domain: str) -> list[Deletion]:
+        """Deletions and invalidations whose scope can cover blocks of the domain, oldest first."""
+        owner = self.owner(domain)
+        return [d for d in self.deletions.values() if covers_domain(d.scope, domain, owner)]
+
+    def held(self, domain: str) -> bool:
+        """Whether a legal hold stands on the domain."""
+        return any(hold.domain == domain for hold in self.holds.values())
+
+    def _unauthorised(self, offset: int, record: ControlRecord, signature: bytes | None) -> str:
+        header, body = record.header, record.body
+        if signature is None:
+            return "unsigned"
+        if header.role not in ROLE_OF_KIND[header.kind]:
+            return "wrong_role"
+        if isinstance(body, Genesis):
+            if offset != 0:
+                return "second_genesis"
+            if key_id(body.operator_key) != header.signer or header.log != body.log:
+                return "genesis_malformed"
+            return "" if self.verify(body.operator_key, signature, record.header_line) else "bad_signature"
+        if not self.log:
+            return "no_genesis"
+        if header.log != self.log:
+            return "foreign_log"
+        grant = self.grants.get(KeyId(header.signer))
+        if grant is None:
+            return "unknown_signer"
+        if grant.revoked_at is not None:
+            return "revoked_signer"
+        if header.role not in grant.roles:
+            return "role_not_granted"
+        return "" if self.verify(grant.public_key, signature, record.header_line) else "bad_signature"
+
+    def _obey(self, offset: int, record: ControlRecord) -> str:
+        header, body = record.header, record.body
+        if header.idempotency_key is not None:
+            scoped = (header.key_scope or header.signer, header.idempotency_key)
+            if scoped in self.idempotency:
+                return "repeated_idempotency_key"
+            self.idempotency[scoped] = offset
+        match body:
+            case Genesis():
+                self.log, self.partitions = body.log, body.partitions
+                self.operator = key_id(body.operator_key)
+                self.grants[self.operator] = Grant(body.operator_key, frozenset({Role.OPERATOR}))
+            case Granted():
+                self.grants[key_id(body.public_key)] = Grant(body.public_key, frozenset(body.roles))
+            case Revoked():
+                grant = self.grants.get(key_id(body.public_key))
+                if grant is None or key_id(body.public_key) == self.operator:
+                    return "not_revocable"
+                grant.revoked_at = offset
+            case Registered():
+                return self._register(offset, body, record)
+            case Fenced():
+                stream = StreamKey(body.worker, body.rank, body.epoch)
+                if stream not in self.registrations:
+                    return "unknown_stream"
+                self.fenced.setdefault(stream, body.evidence)
+            case ExitAttested():
+                self.exits.setdefault((body.worker, body.engine_life), body)
+            case DomainCreated():
+                if body.domain in self.domains:
+                    return "domain_exists"
+                self.domains[body.domain] = Domain(body.domain, body.tenant, body.shared, offset)
+            case DomainAdmitted():
+                if body.domain not in self.domains:
+                    return "unknown_domain"
+                self.domains[body.domain].admitted.add(body.tenant)
+            case SaltBound():
+                if body.domain not in self.domains:
+                    return "unknown_domain"
+                self.bound_salts[body.salt_hmac] = body.domain
+            case HolderEnrolled():
+                self.durable_owners[body.durable_id] = body
+            case HolderDestroyed():
+                self.destroyed.add(body.durable_id)
+            case LimitSet():
+                self.limits[body.tenant, body.tier, body.unit] = body
+            case PolicySet():
+                self.policies[body.domain] = body
+            case HoldSet():
+                self.holds[body.hold] = body
+            case HoldReleased():
+                if self.holds.pop(body.hold, None) is None:
+                    return "unknown_hold"
+            case DeletionRequested() | InvalidationRequested():
+                self.deletions[offset] = Deletion(offset, body, header, record.record_sha256)
+            case AuditNonce():
+                if body.request not in self.deletions:
+                    return "unknown_request"
+                self.nonces[offset] = body
+            case SchemaEnabled():
+                self.schema[body.record] = max(body.version, self.schema.get(body.record, 0))
+            case ControllerStarted():
+                self.controller_term = offset
+        return ""
+
+    def _register(self, offset: int, body: Registered, record: ControlRecord) -> str:
+        stream = StreamKey(body.worker, body.rank, body.epoch)
+        known = self.registrations.get(stream)
+        if known is not None:
+            if known.body == body:
+                return "repeated_registration"
+            self.fenced.setdefault(stream, "conflict")
+            return "conflicting_registration"
+        if body.partition >= self.partitions:
+            return "unknown_partition"
+        self.registrations[stream] = Registration(offset, body, record.record_sha256)
+        self.current[body.worker, body.rank] = stream
+        return ""

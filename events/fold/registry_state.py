@@ -1,0 +1,69 @@
+"""Entries of the registry: grants, registrations, domains, deletions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from events.ids import Role, StreamKey
+from events.model.control import (
+    ControlHeader,
+    DeletionRequested,
+    InvalidationRequested,
+    Registered,
+    Scope,
+)
+
+
+@dataclass(slots=True)
+class Grant:
+    """`revoked_at` is the offset from which the key no longer counts; what it signed before stands."""
+
+    public_key: bytes
+    roles: frozenset[Role]
+    revoked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """`epoch_no` is the record's offset; `record_sha256` is what the stream's record 0 names as `prev`."""
+
+    epoch_no: int
+    body: Registered
+    record_sha256: bytes
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.body.worker, self.body.rank, self.body.epoch)
+
+
+@dataclass(slots=True)
+class Domain:
+    """`tenant` owns it and pays; `admitted` tenants may read it."""
+
+    name: str
+    tenant: str
+    shared: bool
+    created_at: int
+    admitted: set[str] = field(default_factory=set)
+
+    def readable_by(self, tenant: str) -> bool:
+        return tenant == self.tenant or tenant in self.admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One numbered request; `number` is its offset in `kv.control`."""
+
+    number: int
+    body: DeletionRequested | InvalidationRequested
+    header: ControlHeader
+    record_sha256: bytes
+
+    @property
+    def scope(self) -> Scope:
+        return self.body.scope
+
+    @property
+    def proves(self) -> bool:
+        """Deletions are audited; invalidations are carried out only."""
+        return isinstance(self.body, DeletionRequested)

@@ -1,0 +1,154 @@
+"""Putting and ending copies, with usage and checksums kept in step; used by `events.fold.apply` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from events.chain import Checksum
+from events.fold.change import Changes, CopiesDropped, CopiesPut
+from events.fold.state import Copy, CopyAttributes, HolderGroup, StreamState, Usage, older
+from events.ids import ROOT_PARENT, CopyState
+
+
+def account(
+    state: StreamState,
+    changes: Changes,
+    where: HolderGroup,
+    attributes: CopyAttributes,
+    ids: Sequence[bytes],
+    sign: int,
+) -> None:
+    """Adds (`sign` 1) or takes away (-1) copies in usage and checksum."""
+    holder, group = where
+    tier = state.holders[holder].tier
+    usage = state.usage.setdefault((attributes.alias, tier), Usage())
+    usage.blocks += sign * len(ids)
+    profile = state.profiles.get((attributes.alias, attributes.profile))
+    usage.bytes += sign * len(ids) * (profile.bytes_of(group) if profile else 0)
+    changes.usage.add((attributes.alias, tier))
+    checksum = state.checksums.setdefault((attributes.alias, holder, group), Checksum())
+    if sign > 0:
+        checksum.add(ids)
+    else:
+        checksum.remove(ids)
+
+
+def put_chain(
+    state: StreamState,
+    changes: Changes,
+    where: HolderGroup,
+    attributes: CopyAttributes,
+    ids: Sequence[bytes],
+    parent: bytes | None,
+) -> None:
+    """Stores ids that continue each other from `parent`."""
+    before = ROOT_PARENT if parent is None else parent
+    put(state, changes, where, attributes, ids, [before, *ids[:-1]])
+
+
+def put(
+    state: StreamState,
+    changes: Changes,
+    where: HolderGroup,
+    attributes: CopyAttributes,
+    ids: Sequence[bytes],
+    parents: Sequence[bytes],
+) -> None:
+    """Stores copies; one already resident only ever gets more certain and older, never a newer provenance."""
+    attributes = state.intern(attributes)
+    table = state.table(*where)
+    new_ids: list[bytes] = []
+    new_parents: list[bytes] = []
+    for block, parent in zip(ids, parents, strict=True):
+        have = table.get(block)
+        if have is None:
+            table[block] = (parent, attributes)
+            new_ids.append(block)
+            new_parents.append(parent)
+        elif have[1] is not attributes:
+            _merge(state, changes, where, block, have, attributes)
+    changes.block_operations += len(ids)
+    if new_ids:
+        account(state, changes, where, attributes, new_ids, 1)
+        changes.copies.append(CopiesPut(*where, attributes, tuple(new_ids), tuple(new_parents)))
+
+
+def _merge(
+    state: StreamState, changes: Changes, where: HolderGroup, block: bytes, have: Copy, new: CopyAttributes
+) -> None:
+    parent, old = have
+    if old.alias != new.alias:
+        return
+    certain = CopyState.COMMITTED if CopyState.COMMITTED in (old.state, new.state) else old.state
+    merged = state.intern(
+        old._replace(
+            state=certain,
+            admitted_after=older(old.admitted_after, new.admitted_after),
+            pinned=old.pinned or new.pinned,
+        )
+    )
+    if merged is not old:
+        state.table(*where)[block] = (parent, merged)
+        changes.copies.append(CopiesPut(*where, merged, (block,), (parent,)))
+
+
+def drop(
+    state: StreamState,
+    changes: Changes,
+    where: HolderGroup,
+    ids: Iterable[bytes],
+    reason: str,
+    request: int | None = None,
+) -> None:
+    """Ends copies; ids that aren't resident are no-ops."""
+    table = state.copies.get(where)
+    if not table:
+        return
+    gone: list[bytes] = []
+    by_attributes: dict[CopyAttributes, list[bytes]] = {}
+    for block in ids:
+        have = table.pop(block, None)
+        if have is not None:
+            gone.append(block)
+            by_attributes.setdefault(have[1], []).append(block)
+    if gone:
+        for attributes, blocks in by_attributes.items():
+            account(state, changes, where, attributes, blocks, -1)
+        changes.block_operations += len(gone)
+        changes.copies.append(CopiesDropped(*where, tuple(gone), reason, request))
+
+
+def restate(
+    state: StreamState, changes: Changes, where: HolderGroup, ids: Iterable[bytes], copy_state: CopyState
+) -> None:
+    """Gives resident copies another state, all other attributes kept."""
+    table = state.copies.get(where, {})
+    runs: dict[CopyAttributes, tuple[list[bytes], list[bytes]]] = {}
+    for block in ids:
+        have = table.get(block)
+        if have is None or have[1].state is copy_state:
+            continue
+        attributes = state.intern(have[1]._replace(state=copy_state))
+        table[block] = (have[0], attributes)
+        blocks, parents = runs.setdefault(attributes, ([], []))
+        blocks.append(block)
+        parents.append(have[0])
+    for attributes, (blocks, parents) in runs.items():
+        changes.copies.append(CopiesPut(*where, attributes, tuple(blocks), tuple(parents)))
+
+
+def move(
+    state: StreamState, changes: Changes, source: HolderGroup, target: HolderGroup, ids: Sequence[bytes]
+) -> None:
+    """Moves resident copies to another holder with their attributes; what isn't at the source is a no-op."""
+    table = state.copies.get(source, {})
+    runs: dict[CopyAttributes, tuple[list[bytes], list[bytes]]] = {}
+    for block in ids:
+        have = table.get(block)
+        if have is not None:
+            blocks, parents = runs.setdefault(have[1], ([], []))
+            blocks.append(block)
+            parents.append(have[0])
+    drop(state, changes, source, ids, "tier_changed")
+    for attributes, (blocks, parents) in runs.items():
+        put(state, changes, target, attributes, blocks, parents)

@@ -1,0 +1,88 @@
+"""Replacing ranges of a stream's inventory, and when all of them together make the stream whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from events.chain import MODULUS
+from events.fold.change import Changes
+from events.fold.residency import drop, put, restate
+from events.fold.state import CopyAttributes, HolderGroup, SnapshotProgress, StreamState
+from events.ids import CopyState
+from events.model.batch import DecodedPart
+from events.model.part import SnapshotPart, SnapshotRange
+
+
+def replace_range(
+    state: StreamState, changes: Changes, mark: SnapshotRange, parts: Sequence[DecodedPart]
+) -> None:
+    """Makes one id range of one holder and group exactly what the record's domain parts list.
+
+    Differences alone become changes, so a snapshot that confirms what is known writes nothing.
+    """
+    where = (mark.holder, mark.group)
+    listed: dict[bytes, tuple[bytes, CopyAttributes]] = {}
+    for part in parts:
+        for event in part.events:
+            if isinstance(event, SnapshotPart):
+                for run in event.runs:
+                    attributes = state.intern(
+                        CopyAttributes(
+                            part.alias,
+                            run.profile,
+                            run.state,
+                            run.lineage,
+                            run.admitted_after,
+                            run.pinned,
+                            run.transfer,
+                        )
+                    )
+                    for block, parent in zip(run.ids, run.parents, strict=True):
+                        if mark.low <= block <= mark.high:
+                            listed[block] = (parent, attributes)
+    table = state.table(*where)
+    full = mark.low == bytes(16) and mark.high == b"\xff" * 16
+    present = list(table) if full else [block for block in table if mark.low <= block <= mark.high]
+    changed = [block for block in present if block in listed and table[block] != listed[block]]
+    drop(state, changes, where, [block for block in present if block not in listed] + changed, "snapshot")
+    _put_runs(state, changes, where, [block for block in listed if block not in table], listed)
+    if state.snapshot is not None:
+        bounds = (int.from_bytes(mark.low, "big"), int.from_bytes(mark.high, "big"))
+        state.snapshot.ranges.setdefault(where, []).append(bounds)
+
+
+def _put_runs(
+    state: StreamState,
+    changes: Changes,
+    where: HolderGroup,
+    blocks: Sequence[bytes],
+    listed: dict[bytes, tuple[bytes, CopyAttributes]],
+) -> None:
+    runs: dict[CopyAttributes, tuple[list[bytes], list[bytes]]] = {}
+    for block in blocks:
+        parent, attributes = listed[block]
+        ids, parents = runs.setdefault(attributes, ([], []))
+        ids.append(block)
+        parents.append(parent)
+    for attributes, (ids, parents) in runs.items():
+        put(state, changes, where, attributes, ids, parents)
+
+
+def complete(state: StreamState, progress: SnapshotProgress) -> bool:
+    """Whether every declared holder and group was replaced over the whole id space, without a hole."""
+    for name, holder in state.holders.items():
+        for group in holder.groups:
+            reached = 0
+            for low, high in sorted(progress.ranges.get((name, group), [])):
+                if low > reached:
+                    return False
+                reached = max(reached, high + 1)
+            if reached != MODULUS:
+                return False
+    return True
+
+
+def doubt(state: StreamState, changes: Changes) -> None:
+    """After an engine loss: every copy held is uncertain until the pool is inspected or cleared."""
+    for where, table in state.copies.items():
+        restate(state, changes, where, list(table), CopyState.UNCERTAIN)

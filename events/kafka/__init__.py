@@ -1,0 +1,1 @@
+"""Kafka adapters that every process shares: control writer and reader, producers, beacons."""

@@ -1,0 +1,1 @@
+"""Frozen records and events, past tense, one module a topic family."""

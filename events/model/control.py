@@ -1,0 +1,306 @@
+"""Records of `kv.control`: a signed header line and a body line, so that a proof can show every header
+and only the bodies that concern it. A record's number is its offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from events.ids import Role, Tier, Unit
+from events.model.field import Count, Hex32, Name, Offset, PackedIds, Rank, Record, Text
+
+
+class ControlHeader(Record):
+    """`log` is the log's id; `signer` a key id; `role` the grant it acts under; `key_scope` the principal
+    to which `idempotency_key` belongs. `written_ms` is the writer's wall clock and is information only."""
+
+    v: Literal[1] = 1
+    kind: Name
+    log: Name
+    signer: Name
+    role: Role
+    body_sha256: Hex32
+    idempotency_key: Name | None = None
+    key_scope: Name | None = None
+    written_ms: Count
+
+
+class Genesis(Record):
+    """Offset 0 of the log: its id and the operator's public key, signed by that key."""
+
+    kind: Literal["genesis"] = "genesis"
+    log: Name
+    operator_key: Hex32
+    partitions: Annotated[int, Field(gt=0, le=4_096)]
+
+
+class Granted(Record):
+    """The operator gives a key its roles; `label` is for people."""
+
+    kind: Literal["granted"] = "granted"
+    public_key: Hex32
+    roles: Annotated[tuple[Role, ...], Field(min_length=1)]
+    label: Text
+
+
+class Revoked(Record):
+    kind: Literal["revoked"] = "revoked"
+    public_key: Hex32
+
+
+class Registered(Record):
+    """Opens one epoch of one (worker, rank) and certifies its key; this record's offset is the `epoch_no`."""
+
+    kind: Literal["registered"] = "registered"
+    worker: Name
+    rank: Rank
+    epoch: Name
+    engine_life: Name
+    public_key: Hex32
+    partition: Count
+    endpoint: Text | None = None
+    model: Text | None = None
+
+
+class Fenced(Record):
+    """The stream is no longer eligible; it still owes its acks. A time-out is never death."""
+
+    kind: Literal["fenced"] = "fenced"
+    worker: Name
+    rank: Rank
+    epoch: Name
+    evidence: Literal["timeout", "operator", "conflict"]
+
+
+class ExitAttested(Record):
+    """An engine life ended, and its volatile memory with it, by the word of a supervisor or its bridge."""
+
+    kind: Literal["exit_attested"] = "exit_attested"
+    worker: Name
+    engine_life: Name
+    attester: Name
+    evidence: Text
+
+
+class DomainCreated(Record):
+    """A set within which blocks may be shared; one owner tenant pays. `subject` makes it a sub-domain."""
+
+    kind: Literal["domain_created"] = "domain_created"
+    domain: Name
+    tenant: Name
+    shared: bool = False
+
+
+class DomainAdmitted(Record):
+    kind: Literal["domain_admitted"] = "domain_admitted"
+    domain: Name
+    tenant: Name
+
+
+class SaltBound(Record):
+    """A gateway's existing salt names a domain; only its keyed hash is stored."""
+
+    kind: Literal["salt_bound"] = "salt_bound"
+    domain: Name
+    salt_hmac: Hex32
+
+
+class HolderEnrolled(Record):
+    """Names the owner of a durable holder."""
+
+    kind: Literal["holder_enrolled"] = "holder_enrolled"
+    durable_id: Name
+    tier: Tier
+    owner: Name
+
+
+class HolderDestroyed(Record):
+    kind: Literal["holder_destroyed"] = "holder_destroyed"
+    durable_id: Name
+    evidence: Text
+
+
+class LimitSet(Record):
+    """None removes that bound."""
+
+    kind: Literal["limit_set"] = "limit_set"
+    tenant: Name
+    tier: Tier
+    unit: Unit
+    soft: Count | None = None
+    hard: Count | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LimitSet:
+        if self.soft is not None and self.hard is not None and self.soft > self.hard:
+            raise ValueError("the soft limit lies above the hard one")
+        return self
+
+
+class PolicySet(Record):
+    """A retention policy: copies of the domain older than `retain_s` are deleted by request."""
+
+    kind: Literal["policy_set"] = "policy_set"
+    domain: Name
+    retain_s: Count | None = None
+
+
+class HoldSet(Record):
+    """A legal hold: deletion requests of the domain wait visibly while it stands."""
+
+    kind: Literal["hold_set"] = "hold_set"
+    hold: Name
+    domain: Name
+    reason: Text
+
+
+class HoldReleased(Record):
+    kind: Literal["hold_released"] = "hold_released"
+    hold: Name
+
+
+class TenantScope(Record):
+    type: Literal["tenant"] = "tenant"
+    tenant: Name
+
+
+class DomainScope(Record):
+    type: Literal["domain"] = "domain"
+    domain: Name
+
+
+class SubjectScope(Record):
+    """A sub-domain `tenant/subject`, or the leaves that `subject_bound` records name for the pseudonym."""
+
+    type: Literal["subject"] = "subject"
+    domain: Name
+    subject: Name
+
+
+class PrefixScope(Record):
+    """Everything at or below these ids; token ids are hashed before they get here."""
+
+    type: Literal["prefix"] = "prefix"
+    domain: Name
+    ids: PackedIds
+
+
+class ProfileScope(Record):
+    type: Literal["profile"] = "profile"
+    profile: Hex32
+
+
+class IdsScope(Record):
+    type: Literal["ids"] = "ids"
+    domain: Name
+    ids: PackedIds
+
+
+Scope = Annotated[
+    TenantScope | DomainScope | SubjectScope | PrefixScope | ProfileScope | IdsScope,
+    Field(discriminator="type"),
+]
+
+
+class DeletionRequested(Record):
+    """`deadline_s` after `written_ms` is when it should be PROVEN; only the deadline line reads clocks."""
+
+    kind: Literal["deletion_requested"] = "deletion_requested"
+    scope: Scope
+    requester: Name
+    reason: Text = ""
+    deadline_s: Count | None = None
+
+
+class InvalidationRequested(Record):
+    """Like a deletion, for another reason: a model rollout, an integrity fault, a quota."""
+
+    kind: Literal["invalidation_requested"] = "invalidation_requested"
+    scope: Scope
+    requester: Name
+    reason: Literal["model_rollout", "integrity", "quota", "operator"]
+
+
+class AuditNonce(Record):
+    """Written after every owing holder's ack was read; each live holder answers with a fresh `ack`."""
+
+    kind: Literal["audit_nonce"] = "audit_nonce"
+    request: Offset
+    nonce: Name
+
+
+class SchemaEnabled(Record):
+    """Hooks write no newer version than the newest of these allows."""
+
+    kind: Literal["schema_enabled"] = "schema_enabled"
+    record: Literal["event_batch", "pulse"]
+    version: Annotated[int, Field(gt=0)]
+
+
+class ControllerStarted(Record):
+    """This record's offset is the controller's term."""
+
+    kind: Literal["controller_started"] = "controller_started"
+    controller: Name
+
+
+ControlBody = Annotated[
+    Genesis
+    | Granted
+    | Revoked
+    | Registered
+    | Fenced
+    | ExitAttested
+    | DomainCreated
+    | DomainAdmitted
+    | SaltBound
+    | HolderEnrolled
+    | HolderDestroyed
+    | LimitSet
+    | PolicySet
+    | HoldSet
+    | HoldReleased
+    | DeletionRequested
+    | InvalidationRequested
+    | AuditNonce
+    | SchemaEnabled
+    | ControllerStarted,
+    Field(discriminator="kind"),
+]
+
+ROLE_OF_KIND: dict[str, frozenset[Role]] = {
+    "genesis": frozenset({Role.OPERATOR}),
+    "granted": frozenset({Role.OPERATOR}),
+    "revoked": frozenset({Role.OPERATOR}),
+    "registered": frozenset({Role.ENROLMENT}),
+    "holder_enrolled": frozenset({Role.ENROLMENT}),
+    "fenced": frozenset({Role.CONTROL}),
+    "exit_attested": frozenset({Role.SUPERVISOR}),
+    "domain_created": frozenset({Role.CONTROL}),
+    "domain_admitted": frozenset({Role.CONTROL}),
+    "salt_bound": frozenset({Role.CONTROL}),
+    "holder_destroyed": frozenset({Role.SUPERVISOR}),
+    "limit_set": frozenset({Role.CONTROL}),
+    "policy_set": frozenset({Role.CONTROL}),
+    "hold_set": frozenset({Role.CONTROL}),
+    "hold_released": frozenset({Role.CONTROL}),
+    "deletion_requested": frozenset({Role.CONTROL}),
+    "invalidation_requested": frozenset({Role.CONTROL}),
+    "audit_nonce": frozenset({Role.AUDITOR}),
+    "schema_enabled": frozenset({Role.OPERATOR}),
+    "controller_started": frozenset({Role.CONTROL}),
+}
+"""Who may say what; a record whose signer lacks the role is ignored and reported by every fold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecord:
+    """A decoded record, still unverified; `record_sha256` (of the whole value) is what a receipt or a
+    stream's first `prev` names."""
+
+    header: ControlHeader
+    header_line: bytes
+    body: ControlBody
+    record_sha256: bytes

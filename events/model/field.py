@@ -1,0 +1,107 @@
+"""Field types that the records share, with their JSON forms.
+
+Ids travel packed: one base64 string of n x 16 bytes, in order; a single id, hash or key is lower-case hex.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+ID_BYTES = 16
+MAX_IDS_PER_EVENT = 65_536
+"""An event with more ids is split by its writer; a reader refuses it."""
+
+
+class Record(BaseModel):
+    """Frozen, strict, closed to unknown fields: a new field is a new version with an upcast."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, str):
+        if len(value) > MAX_IDS_PER_EVENT * 22:
+            raise ValueError(f"more than {MAX_IDS_PER_EVENT} ids in one event")
+        try:
+            raw = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError("ids are not base64") from error
+        if len(raw) % ID_BYTES:
+            raise ValueError(f"{len(raw)} bytes are no whole number of 16-byte ids")
+        return tuple(raw[at : at + ID_BYTES] for at in range(0, len(raw), ID_BYTES))
+    if isinstance(value, (tuple, list)) and all(isinstance(x, bytes) and len(x) == ID_BYTES for x in value):
+        if len(value) > MAX_IDS_PER_EVENT:
+            raise ValueError(f"more than {MAX_IDS_PER_EVENT} ids in one event")
+        return tuple(value)
+    raise ValueError("ids are one base64 string of 16-byte ids")
+
+
+def _pack(ids: tuple[bytes, ...]) -> str:
+    return base64.b64encode(b"".join(ids)).decode()
+
+
+def _hex(length: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if isinstance(value, str):
+            if value != value.lower():
+                raise ValueError("hex is lower case")
+            try:
+                value = bytes.fromhex(value)
+            except ValueError as error:
+                raise ValueError("not hex") from error
+        if isinstance(value, bytes) and len(value) == length:
+            return value
+        raise ValueError(f"wanted {length} bytes")
+
+    return check
+
+
+def _to_hex(value: bytes) -> str:
+    return value.hex()
+
+
+PackedIds = Annotated[
+    tuple[bytes, ...],
+    BeforeValidator(_unpack),
+    PlainSerializer(_pack, return_type=str),
+    WithJsonSchema({"type": "string", "contentEncoding": "base64", "description": "n x 16-byte ids, packed"}),
+]
+Hex16 = Annotated[
+    bytes,
+    BeforeValidator(_hex(16)),
+    PlainSerializer(_to_hex, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"}),
+]
+Hex32 = Annotated[
+    bytes,
+    BeforeValidator(_hex(32)),
+    PlainSerializer(_to_hex, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
+]
+Hex64 = Annotated[
+    bytes,
+    BeforeValidator(_hex(64)),
+    PlainSerializer(_to_hex, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{128}$"}),
+]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:@/+\-]+$")]
+"""A worker, holder, domain or tenant: stable, printable, no spaces."""
+Text = Annotated[str, StringConstraints(max_length=2_000)]
+Offset = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Rank = Annotated[int, Field(ge=0, lt=65_536)]
+GroupIndex = Annotated[int, Field(ge=0, lt=1_024)]
+ProfileNumber = Annotated[int, Field(ge=0, lt=1 << 31)]

@@ -1,0 +1,55 @@
+"""Which domains and blocks a deletion's scope covers; one rule for hooks, readers and auditor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from events.model.control import (
+    DomainScope,
+    IdsScope,
+    PrefixScope,
+    ProfileScope,
+    Scope,
+    SubjectScope,
+    TenantScope,
+)
+
+
+def covers_domain(scope: Scope, domain: str, owner_tenant: str | None) -> bool:
+    """Whether any block of `domain` can be in scope. A subject is the sub-domain `domain/subject`; a profile
+    reaches every domain."""
+    match scope:
+        case TenantScope():
+            return owner_tenant == scope.tenant
+        case DomainScope() | PrefixScope() | IdsScope():
+            return domain == scope.domain
+        case SubjectScope():
+            return domain == f"{scope.domain}/{scope.subject}"
+        case ProfileScope():
+            return True
+        case _:
+            assert_never(scope)
+
+
+def is_whole_domain(scope: Scope) -> bool:
+    """Whether everything of a covered domain is in scope, so that no block needs to be looked at."""
+    return isinstance(scope, TenantScope | DomainScope | SubjectScope)
+
+
+def scoped_ids(scope: Scope) -> frozenset[bytes]:
+    """Ids that are in scope with all their descendants; empty for scopes that name no ids."""
+    if isinstance(scope, PrefixScope):
+        return frozenset(scope.ids[-1:])
+    return frozenset(scope.ids) if isinstance(scope, IdsScope) else frozenset()
+
+
+def visible_length(scope: Scope, chain: Sequence[bytes], profile: str) -> int:
+    """How many leading blocks of `chain`, in a domain that the scope covers, lie before its first in-scope
+    block; all behind that one are its descendants."""
+    if is_whole_domain(scope):
+        return 0
+    if isinstance(scope, ProfileScope):
+        return 0 if scope.profile.hex() == profile else len(chain)
+    ids = scoped_ids(scope)
+    return next((depth for depth, block in enumerate(chain) if block in ids), len(chain))
