@@ -1,0 +1,37 @@
+"""What a command line failure looks like: one line, what to do, and a documented exit code.
+
+KvledgerError
+└── CommandError           anything a command reports instead of a traceback
+    └── StackError …       the local stack's own (`kvledger.stack.failure`)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from events.errors import KvledgerError
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every `kvledger` command; `docs/cli.md` lists them for people."""
+
+    OK = 0
+    FAILED = 1
+    REFUTED = 1
+    USAGE = 2
+    UNPROVABLE = 2
+    PENDING = 3
+    BUNDLE_INVALID = 4
+    UNAVAILABLE = 69
+    CONFIGURATION = 78
+    INTERRUPTED = 130
+
+
+class CommandError(KvledgerError):
+    """A command could not do what it was asked; `advice` says what the person can do about it."""
+
+    def __init__(self, message: str, *, advice: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+        self.exit_code = exit_code

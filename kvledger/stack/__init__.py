@@ -1,0 +1,1 @@
+"""The local stack: Kafka, Postgres and kvledger's own processes under one supervisor."""
