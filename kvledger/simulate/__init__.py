@@ -1,0 +1,1 @@
+"""Simulated workers, the traffic that drives them, and the checker that knows the truth."""
