@@ -1,1 +1,1 @@
-"""The log and what it means: event model, identity, codec, chain and the one fold; `hooks` is the worker side."""
+"""The log and what it means: model, identity, codec, chain, the one fold; `hooks` is the worker side."""

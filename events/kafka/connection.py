@@ -1,0 +1,144 @@
+"""How a process reaches its log: bootstrap servers and topic names; typed records out of untyped clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from events.errors import KvledgerError
+from events.topic import MAX_RECORD_BYTES, SIGNATURE_HEADER, Topic, TopicNames
+
+PRODUCER_LIMIT_BYTES = 2 * MAX_RECORD_BYTES
+
+
+class LogUnavailableError(KvledgerError):
+    """Kafka did not answer in time or refused. Nothing is known to have been written: retry with the same
+    idempotency key, or report the log as away."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConnection:
+    """Where the log is. `names` prefixes the topics, so that several logs share one broker."""
+
+    bootstrap: str
+    names: TopicNames = field(default_factory=TopicNames)
+
+    def topic(self, topic: Topic) -> str:
+        return self.names.of(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """A record as the broker holds it; `timestamp_ms` is the broker's or writer's clock, information only."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    signature: bytes | None
+    timestamp_ms: int
+
+
+def raw_record(message: Any) -> RawRecord:
+    """aiokafka's record as typed values; a tombstone's missing value becomes empty bytes."""
+    signature: bytes | None = None
+    for name, value in message.headers or ():
+        if name == SIGNATURE_HEADER:
+            signature = bytes(value)
+    return RawRecord(
+        str(message.topic),
+        int(message.partition),
+        int(message.offset),
+        None if message.key is None else bytes(message.key),
+        b"" if message.value is None else bytes(message.value),
+        signature,
+        int(message.timestamp),
+    )
+
+
+def make_producer(connection: KafkaConnection, *, linger_ms: int = 0, client_id: str = "kvledger") -> Any:
+    """An idempotent acks=all producer, not yet started; one in-order stream per key."""
+    return AIOKafkaProducer(
+        bootstrap_servers=connection.bootstrap,
+        client_id=client_id,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=linger_ms,
+        max_request_size=PRODUCER_LIMIT_BYTES,
+        request_timeout_ms=10_000,
+        retry_backoff_ms=100,
+    )
+
+
+class LogTail:
+    """Reads given partitions from given offsets, outside any consumer group.
+
+    `positions` maps (topic, partition) to the next offset to read. Not safe for concurrent `fetch`.
+    """
+
+    def __init__(self, connection: KafkaConnection, positions: dict[tuple[str, int], int]) -> None:
+        self._connection = connection
+        self._start = dict(positions)
+        self._consumer: Any = None
+
+    async def start(self) -> None:
+        """Connects and seeks. Raises LogUnavailableError if no broker answers."""
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._connection.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=50,
+            max_partition_fetch_bytes=8 * MAX_RECORD_BYTES,
+            request_timeout_ms=10_000,
+            retry_backoff_ms=100,
+        )
+        try:
+            await self._consumer.start()
+            self._consumer.assign([TopicPartition(*where) for where in self._start])
+            for where, offset in self._start.items():
+                self._consumer.seek(TopicPartition(*where), offset)
+        except KafkaError as error:
+            await self.stop()
+            raise LogUnavailableError(f"no answer from Kafka at {self._connection.bootstrap}") from error
+
+    async def fetch(self, *, timeout_ms: int = 100, max_records: int | None = None) -> list[RawRecord]:
+        """Next records of any assigned partition, in order within each; empty after `timeout_ms`.
+
+        Raises LogUnavailableError if an offset lies outside the log or the broker refuses: the caller
+        decides between waiting and starting over from the log's start.
+        """
+        try:
+            batches = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while reading") from error
+        return [raw_record(message) for messages in batches.values() for message in messages]
+
+    async def end_offsets(self) -> dict[tuple[str, int], int]:
+        """Offset of the next record to be written, by partition. Raises LogUnavailableError."""
+        return await self._offsets("end_offsets")
+
+    async def beginning_offsets(self) -> dict[tuple[str, int], int]:
+        """Oldest offset that the log still holds, by partition. Raises LogUnavailableError."""
+        return await self._offsets("beginning_offsets")
+
+    async def _offsets(self, which: str) -> dict[tuple[str, int], int]:
+        partitions = [TopicPartition(*where) for where in self._start]
+        try:
+            found = await getattr(self._consumer, which)(partitions)
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while asking for offsets") from error
+        return {(str(tp.topic), int(tp.partition)): int(offset) for tp, offset in found.items()}
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """The next fetch of that partition starts at `offset`."""
+        self._consumer.seek(TopicPartition(topic, partition), offset)
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()

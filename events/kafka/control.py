@@ -1,0 +1,213 @@
+"""Writing signed records to `kv.control` and following it from its first record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.errors import KafkaError
+
+from events.chain import sha256
+from events.codec import encode_control
+from events.errors import SignatureError
+from events.fold.registry import Registry
+from events.ids import Role
+from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord, make_producer
+from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord
+from events.signing import Signer
+from events.topic import CONTROL, SIGNATURE_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A control record that was read back: its number, the SHA-256 of its raw value, and the value."""
+
+    offset: int
+    record_sha256: bytes
+    value: bytes
+
+
+class ControlWriter:
+    """Appends signed records and reads each back before it answers, so an answer names what the log holds.
+
+    `signers` maps a role to the key that acts under it; `log` is the log's id; `wall_ms` an injected clock.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        log: str,
+        signers: dict[Role, Signer],
+        wall_ms: Callable[[], int],
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._connection = connection
+        self._log = log
+        self._signers = dict(signers)
+        self._wall_ms = wall_ms
+        self._timeout_s = timeout_s
+        self._producer: Any = None
+        self._tail: LogTail | None = None
+        self._lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Raises LogUnavailableError if no broker answers."""
+        topic = self._connection.topic(CONTROL)
+        producer = make_producer(self._connection, client_id="kvledger-control")
+        tail = LogTail(self._connection, {(topic, 0): 0})
+        try:
+            await asyncio.wait_for(producer.start(), self._timeout_s)
+            await tail.start()
+        except (KafkaError, TimeoutError) as error:
+            await producer.stop()
+            raise LogUnavailableError(f"no answer from Kafka at {self._connection.bootstrap}") from error
+        except LogUnavailableError:
+            await producer.stop()
+            raise
+        self._producer, self._tail = producer, tail
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        producer, tail = self._producer, self._tail
+        self._producer = self._tail = None
+        if producer is not None:
+            await producer.stop()
+        if tail is not None:
+            await tail.stop()
+
+    async def append(
+        self,
+        body: ControlBody,
+        *,
+        idempotency_key: str | None = None,
+        key_scope: str | None = None,
+    ) -> Appended:
+        """Signs with the key of the role that `body` needs, writes, reads back.
+
+        Not deduplicated here: folds ignore a later record with the same (key_scope, idempotency_key).
+        Raises SignatureError without a fitting key, LogUnavailableError when nothing came back in time.
+        """
+        role = next((r for r in self._signers if r in ROLE_OF_KIND[body.kind]), None)
+        if role is None:
+            raise SignatureError("no_key_for_role", key_id=body.kind)
+        signer = self._signers[role]
+        value, line = encode_control(
+            body,
+            log=self._log,
+            signer=signer.id,
+            role=role,
+            written_ms=self._wall_ms(),
+            idempotency_key=idempotency_key,
+            key_scope=key_scope,
+        )
+        async with self._lock:
+            try:
+                return await asyncio.wait_for(
+                    self._write(body.kind, value, signer.sign(line)), self._timeout_s
+                )
+            except (KafkaError, TimeoutError) as error:
+                raise LogUnavailableError(f"{body.kind}: {type(error).__name__}") from error
+
+    async def _write(self, kind: str, value: bytes, signature: bytes) -> Appended:
+        if self._producer is None or self._tail is None:
+            raise LogUnavailableError("the control writer is not started")
+        topic = self._connection.topic(CONTROL)
+        sent = await self._producer.send_and_wait(
+            topic, value, key=kind.encode(), partition=0, headers=[(SIGNATURE_HEADER, signature)]
+        )
+        offset = int(sent.offset)
+        self._tail.seek(topic, 0, offset)
+        while True:
+            for record in await self._tail.fetch(timeout_ms=200, max_records=1):
+                if record.offset == offset and record.value == value:
+                    return Appended(offset, sha256(value), value)
+                raise LogUnavailableError(f"{kind}: the log holds another record at {offset}")
+
+
+ControlListener = Callable[[RawRecord, ControlRecord | None, str], None]
+"""(raw record, decoded record or None, why it was ignored or ""); called in offset order."""
+
+
+class ControlTail:
+    """Folds all of `kv.control` into a Registry and keeps up with it.
+
+    `monotonic_ns` is the reader's clock; `current_ns` is when the last fetch that reached the log's end was
+    started, which bounds how fresh anything decided by the registry can be.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        registry: Registry,
+        *,
+        monotonic_ns: Callable[[], int],
+        interval_s: float = 0.05,
+    ) -> None:
+        self.registry = registry
+        self.current_ns: int | None = None
+        self._connection = connection
+        self._monotonic_ns = monotonic_ns
+        self._interval_s = interval_s
+        self._listeners: list[ControlListener] = []
+        self._moved = asyncio.Condition()
+        self._tail: LogTail | None = None
+
+    def listen(self, listener: ControlListener) -> None:
+        """Called for every record from now on; register before `catch_up` to see all."""
+        self._listeners.append(listener)
+
+    async def catch_up(self) -> None:
+        """Reads up to the end that the log had when this call began. Raises LogUnavailableError."""
+        topic = self._connection.topic(CONTROL)
+        if self._tail is None:
+            tail = LogTail(self._connection, {(topic, 0): self.registry.next_offset})
+            await tail.start()
+            self._tail = tail
+        started = self._monotonic_ns()
+        end = (await self._tail.end_offsets())[topic, 0]
+        while self.registry.next_offset < end:
+            for record in await self._tail.fetch(timeout_ms=200, max_records=2_000):
+                decoded, why = self.registry.fold(record.offset, record.value, record.signature)
+                if why == "redelivered":
+                    continue
+                for listener in self._listeners:
+                    listener(record, decoded, why)
+        self.current_ns = started
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def run(self) -> None:
+        """Keeps catching up until cancelled; a broker that is away is retried, `current_ns` then stands still."""
+        while True:
+            try:
+                await self.catch_up()
+            except LogUnavailableError:
+                await self._drop_tail()
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(self._interval_s)
+
+    async def wait_for(self, offset: int, timeout_s: float) -> bool:
+        """Waits until the record at `offset` is folded; False if that took longer. Needs `run` or
+        `catch_up` going on elsewhere."""
+
+        async def reached() -> None:
+            async with self._moved:
+                await self._moved.wait_for(lambda: self.registry.next_offset > offset)
+
+        try:
+            await asyncio.wait_for(reached(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self._drop_tail()
+
+    async def _drop_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.stop()
