@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ _CAP_DAC_OVERRIDE = 1
 def main(arguments: list[str]) -> None:
     """Never returns: execs the program, or exits with 127 when it can't."""
     supervisor_pid, death_signal, user, *program = arguments
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
     with suppress(PermissionError):  # already leads a session
         os.setsid()
     if user != "-":

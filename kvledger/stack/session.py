@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -152,16 +150,16 @@ def _await_ready(child: subprocess.Popen[bytes], home: Home, progress: Progress)
 
 
 def _end(child: subprocess.Popen[bytes], settings: Settings) -> None:
-    """The end of its input stops the supervisor; even a second Ctrl-C here leaves it stopping."""
+    """Either of the two stops the supervisor; even a second Ctrl-C here leaves it stopping."""
     assert child.stdin is not None
     assert child.stdout is not None
     with suppress(BrokenPipeError):
         child.stdin.close()
+    child.terminate()
     try:
         child.wait(timeout=2 * settings.stop_timeout_s + _GRACE_S)
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.wait()
         supervisor.stop_leftovers(Home(settings.home))
     finally:

