@@ -54,6 +54,11 @@ class Settings(BaseSettings):
     kafka_controller_port: Port = 19093
     postgres_port: Port = 15432
     lookup_port: Port = 8400
+    topic_prefix: str = Field(default="", description="put before every topic's name: several logs on one Kafka")
+    partitions: Annotated[int, Field(gt=0, le=4096)] = Field(
+        default=8, description="partitions of kv.events and kv.pulse, fixed for the life of a log"
+    )
+    replication: Annotated[int, Field(gt=0, le=16)] = Field(default=1, description="replicas of each topic")
     kafka_heap_mb: Annotated[int, Field(ge=128)] = 512
     java: Path | None = Field(default=None, description="java program (17 or newer) to run Kafka with")
     postgres_fsync: bool = Field(default=True, description="false risks data at a power cut, not at kill -9")

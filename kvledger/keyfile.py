@@ -1,0 +1,82 @@
+"""Where a stack keeps its keys, and reading them: `keys/<role>.key` and `keyring.json` below the home folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from events.errors import SignatureError
+from events.ids import Role
+from events.keyring import KeyRing, load_keyring, with_domain
+from events.signing import Signer
+from kvledger.failure import CommandError, ExitCode
+
+DEFAULT_DOMAIN = "default"
+DEFAULT_TENANT = "default"
+RING = "keyring.json"
+
+
+class KeyFileError(CommandError):
+    """A key or ring can't be read or written; `kvledger up` makes them, or the settings must name another home."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message,
+            advice="`kvledger up` makes keys for a local stack; KVLEDGER_HOME names where they are",
+            exit_code=ExitCode.CONFIGURATION,
+        )
+
+
+def key_path(home: Path, role: Role) -> Path:
+    return home / "keys" / f"{role.value}.key"
+
+
+def ring_path(home: Path) -> Path:
+    return home / RING
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replaces a file that only its owner may read, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def load_signer(home: Path, role: Role) -> Signer:
+    """The key that acts under `role`. Raises KeyFileError, which names the file and never its content."""
+    path = key_path(home, role)
+    try:
+        return Signer.from_seed(bytes.fromhex(path.read_text().strip()))
+    except (OSError, ValueError, SignatureError) as error:
+        raise KeyFileError(f"the {role.value} key {path} can't be read ({type(error).__name__})") from error
+
+
+def load_signers(home: Path, *roles: Role) -> dict[Role, Signer]:
+    return {role: load_signer(home, role) for role in roles}
+
+
+def load_ring(home: Path) -> KeyRing:
+    """Raises IdentityError if the ring can't be read."""
+    return load_keyring(ring_path(home))
+
+
+def ensure_key(home: Path, role: Role) -> None:
+    """Makes a role's key unless there is one."""
+    path = key_path(home, role)
+    if not path.exists():
+        write_private(path, secrets.token_bytes(32).hex() + "\n")
+
+
+def ensure_domain_secret(home: Path, domain: str) -> None:
+    """Gives a domain a secret unless it has one."""
+    path = ring_path(home)
+    document = path.read_text() if path.exists() else ""
+    changed = with_domain(document, domain, secrets.token_bytes(32))
+    if changed != document:
+        write_private(path, changed)
