@@ -1,0 +1,42 @@
+# Needs git, make and Python 3.11 to 3.13, nothing else.
+VENV := .venv
+BIN := $(VENV)/bin
+# Options for the program behind a target: make demo ARGS=--full, make test ARGS="tests/unit -x".
+ARGS :=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format lock clean venv
+
+help:
+	@echo "make demo    run a real request trace through everything, on this machine"
+	@echo "make test    check and test everything"
+	@echo "make lint    only the static checks"
+	@echo "make format  lay out the code"
+	@echo "make lock    resolve requirements.lock anew"
+	@echo "make clean   stop the local stack and remove what these targets made"
+
+demo: venv
+	@$(BIN)/kvledger demo $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: venv
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+venv:
+	@sh .ci/venv $(VENV)
+
+lock: venv
+	@sh .ci/lock $(VENV)
+
+clean:
+	@if [ -x $(BIN)/kvledger ]; then $(BIN)/kvledger down --wipe; fi
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
