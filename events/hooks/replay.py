@@ -21,6 +21,7 @@ from events.hooks.vllm import END_SEQ, decode_frames
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_ATTEMPTS = 8
+_YIELD_EVERY = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +106,25 @@ class ReplayClient:
         loop = asyncio.get_running_loop()
         socket = self._connected()
         received: list[EngineMessage] = []
+        taken = 0
         clean = False
         try:
             await socket.send_multipart([b"", struct.pack(">Q", start)], zmq.NOBLOCK)
             while True:
-                left_s = deadline - loop.time()
-                if received:
-                    left_s = min(left_s, self._idle_timeout_s)
-                if left_s <= 0 or not await socket.poll(max(1, int(left_s * 1000))):
-                    return received, False
-                frames = await socket.recv_multipart(zmq.NOBLOCK)
+                try:
+                    frames = await socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    left_s = deadline - loop.time()
+                    if received:
+                        left_s = min(left_s, self._idle_timeout_s)
+                    if left_s <= 0 or not await socket.poll(max(1, int(left_s * 1000))):
+                        return received, False
+                    continue
+                taken += 1
+                if taken % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
+                    if loop.time() >= deadline:
+                        return received, False
                 try:
                     topic, seq, payload = decode_frames(frames)
                 except DecodeError:

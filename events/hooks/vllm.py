@@ -71,16 +71,19 @@ _MAX_NAME_CHARS: Final = 64
 _MAX_BLOCK_SIZE: Final = 1 << 20
 
 
+_NIL: Final = msgspec.Raw(b"\xc0")
+
+
 class _BatchArray(msgspec.Struct, array_like=True):
     ts: msgspec.Raw
     events: list[msgspec.Raw]
-    data_parallel_rank: msgspec.Raw | None = None
+    data_parallel_rank: msgspec.Raw = _NIL
 
 
 class _BatchMap(msgspec.Struct):
     ts: msgspec.Raw
     events: list[msgspec.Raw]
-    data_parallel_rank: msgspec.Raw | None = None
+    data_parallel_rank: msgspec.Raw = _NIL
 
 
 _DECODE_ARRAY = msgspec.msgpack.Decoder(_BatchArray)
@@ -128,8 +131,7 @@ def decode_batch(engine_seq: int, payload: bytes) -> EngineBatch:
     events = [_decode_event(raw) for raw in batch.events]
     rank: int | None = None
     try:
-        raw_rank = None if batch.data_parallel_rank is None else _any(batch.data_parallel_rank)
-        rank = _optional_int(raw_rank, "data_parallel_rank")
+        rank = _optional_int(_any(batch.data_parallel_rank), "data_parallel_rank")
     except _FieldError as error:
         events.append(MalformedEvent("batch", str(error)))
     return EngineBatch(

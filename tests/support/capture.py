@@ -1,0 +1,45 @@
+"""Reads the recorded vLLM streams in `tests/golden/captures`."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CAPTURES = Path(__file__).parent.parent / "golden" / "captures"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedMessage:
+    """One message in arrival order; `channel` is "pub" or "replay", `source` the socket it came by."""
+
+    channel: str
+    source: str
+    topic: str
+    seq: int
+    payload: bytes
+
+
+def load_capture(name: str) -> list[CapturedMessage]:
+    """All messages of the capture whose file name begins with `name`, in arrival order."""
+    return [
+        CapturedMessage(
+            line["channel"],
+            line["source"],
+            line["topic"],
+            line["seq"],
+            base64.b64decode(line["payload_b64"]),
+        )
+        for line in load_lines(name)
+        if line["kind"] == "message"
+    ]
+
+
+def load_lines(name: str) -> list[dict[str, Any]]:
+    """All lines of the capture, the driver's markers (requests, admin calls) among them."""
+    (path,) = CAPTURES.glob(f"{name}*.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
