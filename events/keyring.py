@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -19,6 +18,8 @@ from events.chain import alias
 from events.errors import IdentityError
 from events.identity import BlockHasher, salt_domain, salt_holds
 from events.ids import Alias
+
+REMEMBERED_STREAMS = 65_536
 
 
 def _derive(secret: bytes, label: str) -> bytes:
@@ -56,20 +57,30 @@ class KeyRing(Mapping[str, DomainKeys]):
 
     def __init__(self, secrets: Mapping[str, bytes]) -> None:
         self._keys = {name: DomainKeys.from_secret(name, secret) for name, secret in secrets.items()}
+        self._aliases: dict[tuple[str, int, int], Mapping[bytes, str]] = {}
+
+    def refresh(self) -> None:
+        """Takes up changes of what the ring was read from; nothing here, see `FileKeyRing`."""
 
     def __getitem__(self, domain: str) -> DomainKeys:
-        return self._keys[domain]
+        keys = self._keys.get(domain)
+        if keys is None:
+            self.refresh()
+            keys = self._keys[domain]
+        return keys
 
     def __iter__(self) -> Iterator[str]:
+        self.refresh()
         return iter(self._keys)
 
     def __len__(self) -> int:
+        self.refresh()
         return len(self._keys)
 
     def domain_of_salt(self, salt: str) -> str | None:
         """The domain whose MAC the salt carries; None (the copies are `unassigned`) for any other salt."""
         domain = salt_domain(salt)
-        if domain is None or domain not in self._keys:
+        if domain is None or domain not in self:
             return None
         return domain if salt_holds(self._keys[domain].salt_key, salt) else None
 
@@ -79,27 +90,59 @@ class KeyRing(Mapping[str, DomainKeys]):
 
     def aliases(self, worker: str, rank: int, epoch_no: int) -> Mapping[bytes, str]:
         """alias -> domain for one stream epoch, over all domains of the ring; remembered."""
-        return _aliases(self, worker, rank, epoch_no)
+        self.refresh()
+        stream = (worker, rank, epoch_no)
+        found = self._aliases.get(stream)
+        if found is None:
+            if len(self._aliases) >= REMEMBERED_STREAMS:
+                self._aliases.clear()
+            found = {keys.alias(*stream): name for name, keys in self._keys.items()}
+            self._aliases[stream] = found
+        return found
 
-    __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+class FileKeyRing(KeyRing):
+    """A ring that follows its file: a domain added or destroyed while a process runs counts at once.
+
+    A file that can't be read for a moment leaves the ring as it was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(_read_secrets(path))
+        self._path = path
+        self._seen = self._stamp()
+
+    def refresh(self) -> None:
+        stamp = self._stamp()
+        if stamp == self._seen or stamp is None:
+            return
+        try:
+            secrets = _read_secrets(self._path)
+        except IdentityError:
+            return
+        self._seen = stamp
+        self._keys = {name: DomainKeys.from_secret(name, secret) for name, secret in secrets.items()}
+        self._aliases = {}
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-@lru_cache(maxsize=65_536)
-def _aliases(ring: KeyRing, worker: str, rank: int, epoch_no: int) -> Mapping[bytes, str]:
-    return {keys.alias(worker, rank, epoch_no): name for name, keys in ring.items()}
+def _read_secrets(path: Path) -> dict[str, bytes]:
+    try:
+        document = json.loads(path.read_text())
+        return {str(name): bytes.fromhex(secret) for name, secret in document["domains"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IdentityError(f"key ring {path} cannot be read: {type(error).__name__}") from error
 
 
 def load_keyring(path: Path) -> KeyRing:
-    """Reads a ring; raises IdentityError, naming the file and the domain but never a secret."""
-    try:
-        document = json.loads(path.read_text())
-        secrets = {str(name): bytes.fromhex(secret) for name, secret in document["domains"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IdentityError(f"key ring {path} cannot be read: {type(error).__name__}") from error
-    return KeyRing(secrets)
+    """A ring that follows its file; raises IdentityError, naming the file and never a secret."""
+    return FileKeyRing(path)
 
 
 def with_domain(document: str, domain: str, secret: bytes) -> str:
