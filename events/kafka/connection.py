@@ -60,7 +60,13 @@ def raw_record(message: Any) -> RawRecord:
     )
 
 
-def make_producer(connection: KafkaConnection, *, linger_ms: int = 0, client_id: str = "kvledger") -> Any:
+def make_producer(
+    connection: KafkaConnection,
+    *,
+    linger_ms: int = 0,
+    client_id: str = "kvledger",
+    max_batch_bytes: int = 16_384,
+) -> Any:
     """An idempotent acks=all producer, not yet started; one in-order stream per key."""
     return AIOKafkaProducer(
         bootstrap_servers=connection.bootstrap,
@@ -68,6 +74,7 @@ def make_producer(connection: KafkaConnection, *, linger_ms: int = 0, client_id:
         acks="all",
         enable_idempotence=True,
         linger_ms=linger_ms,
+        max_batch_size=max_batch_bytes,
         max_request_size=PRODUCER_LIMIT_BYTES,
         request_timeout_ms=10_000,
         retry_backoff_ms=100,
