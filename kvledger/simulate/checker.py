@@ -96,15 +96,22 @@ class Checker:
     """Judges lookups one by one, in the order in which they ended.
 
     `floor_ms` is the least bound a healthy service must meet, `transit_ms` what a pulse or beacon may take,
-    `settle_ms` how long after a disturbance a refusal is still excused.
+    `beacon_ms` the readers' beacon interval, `settle_ms` how long after a disturbance a refusal is excused.
     """
 
     def __init__(
-        self, truth: Truth, *, floor_ms: float = 500.0, transit_ms: float = 250.0, settle_ms: float = 5000.0
+        self,
+        truth: Truth,
+        *,
+        floor_ms: float = 500.0,
+        transit_ms: float = 250.0,
+        beacon_ms: float = 100.0,
+        settle_ms: float = 5000.0,
     ) -> None:
         self._truth = truth
         self._floor_ms = floor_ms
         self._transit_ns = _ns(transit_ms)
+        self._beacon_ns = _ns(beacon_ms)
         self._settle_ns = _ns(settle_ms)
         self._reads: dict[tuple[str, str, int, str], _Reads] = {}
 
@@ -115,9 +122,10 @@ class Checker:
         why = self._wrong(lookup)
         if why is not None:
             return Verdict(Outcome.WRONG_UNFLAGGED, why)
-        return (
-            self._judge_refusal(lookup) if not lookup.credits and lookup.exclusions else Verdict(Outcome.OK)
-        )
+        left_out = {(e.worker, e.rank) for e in lookup.exclusions}
+        if left_out and left_out.issuperset(self._truth.eligible_through(lookup.start_ns, lookup.end_ns)):
+            return self._judge_refusal(lookup)
+        return Verdict(Outcome.OK)
 
     def _wrong(self, lookup: Lookup) -> str | None:
         for credit in lookup.credits:
@@ -231,7 +239,7 @@ class Checker:
             return False
         if vouched_ns < 0:
             return lookup.bound_ms is None or lookup.bound_ms >= self._floor_ms
-        return lookup.start_ns - (vouched_ns - self._transit_ns) <= bound_ns
+        return lookup.start_ns - (vouched_ns - self._transit_ns - self._beacon_ns) <= bound_ns
 
 
 def _ns(milliseconds: float) -> int:
