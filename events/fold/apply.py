@@ -99,6 +99,12 @@ def apply_undecodable(state: StreamState, seq: int, header_sha256: bytes, reason
     return changes
 
 
+def lose_log(state: StreamState, reason: str) -> Changes:
+    """Records before the log's new start are gone unread: the stream is in gap until a complete snapshot."""
+    _fault(state, StreamStatus.GAP, reason)
+    return Changes(state.key, Outcome.GAP, reason, resync=True)
+
+
 def _again(state: StreamState, batch: EventBatch) -> Changes:
     header = batch.header
     if header.seq == state.next_seq - 1 and state.last_header and batch.header_sha256 != state.last_header:

@@ -35,7 +35,8 @@ def illegal(state: StreamState, batch: EventBatch) -> str | None:
     if batch.header.epoch_no != state.epoch_no:
         return "epoch_no: differs from the stream's first record"
     holders = {name: set(holder.groups) for name, holder in state.holders.items()}
-    lenient = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED)
+    holed = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED)
+    lenient = holed or batch.header.seq > state.next_seq
     for event in batch.stream_events:
         why = _stream_event(event, holders, batch)
         if why is not None and not lenient:
