@@ -19,7 +19,19 @@ def canonical(document: object) -> bytes:
 
 
 def profile(**known: object) -> dict[str, object]:
-    names = ["model", "revision", "tokenizer_revision", "chat_template", "adapter", "adapter_revision", "mm_processor", "attention", "position_encoding", "kv_dtype", "block_tokens"]
+    names = [
+        "model",
+        "revision",
+        "tokenizer_revision",
+        "chat_template",
+        "adapter",
+        "adapter_revision",
+        "mm_processor",
+        "attention",
+        "position_encoding",
+        "kv_dtype",
+        "block_tokens",
+    ]
     return {name: known.get(name) for name in names}
 
 
