@@ -41,6 +41,15 @@ async def read_registry(at: KafkaConnection) -> Registry:
     return tail.registry
 
 
+def require_log(registry: Registry) -> str:
+    """The log's id; raises CommandError if nobody has begun the log."""
+    if not registry.log:
+        raise CommandError(
+            "the log has no genesis record", advice="run `kvledger up` once", exit_code=ExitCode.CONFIGURATION
+        )
+    return registry.log
+
+
 @asynccontextmanager
 async def control_writer(settings: Settings, log: str, *roles: Role) -> AsyncIterator[ControlWriter]:
     """A started writer that acts under the given roles' keys."""

@@ -106,7 +106,7 @@ def _check_name(name: str) -> None:
 async def _add(domain: str, tenant: str, shared: bool) -> int | None:
     from events.ids import Role
     from events.model.control import DomainCreated
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry
+    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
 
     settings = load_settings()
 
@@ -117,7 +117,7 @@ async def _add(domain: str, tenant: str, shared: bool) -> int | None:
             if known.tenant != tenant:
                 raise CommandError(f"{domain} belongs to tenant {known.tenant}")
             return None
-        async with control_writer(settings, _log(registry.log), Role.CONTROL) as writer:
+        async with control_writer(settings, require_log(registry), Role.CONTROL) as writer:
             done = await writer.append(DomainCreated(domain=domain, tenant=tenant, shared=shared))
         return done.offset
 
@@ -141,11 +141,3 @@ async def _list() -> list[dict[str, object]]:
         }
         for domain in registry.domains.values()
     ]
-
-
-def _log(log: str) -> str:
-    if not log:
-        raise CommandError(
-            "the log has no genesis record", advice="run `kvledger up` once", exit_code=ExitCode.CONFIGURATION
-        )
-    return log

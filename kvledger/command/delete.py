@@ -1,0 +1,169 @@
+"""`kvledger delete`: write a numbered deletion request to the control log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode
+from kvledger.settings import load_settings
+
+if TYPE_CHECKING:
+    from events.model.control import Scope
+
+
+def register(app: typer.Typer) -> None:
+    app.command("delete")(delete)
+
+
+def delete(
+    tenant: Annotated[str | None, typer.Option(help="everything of this tenant's domains")] = None,
+    domain: Annotated[str | None, typer.Option(help="everything of one domain")] = None,
+    subject: Annotated[str | None, typer.Option(help="with --domain: one data subject's sub-domain")] = None,
+    prefix_file: Annotated[
+        Path | None, typer.Option(help="with --domain: block ids of a prefix, hex, one a line")
+    ] = None,
+    ids_file: Annotated[Path | None, typer.Option(help="with --domain: block ids, hex, one a line")] = None,
+    profile: Annotated[str | None, typer.Option(help="everything of one content profile (64 hex)")] = None,
+    reason: Annotated[str, typer.Option(help="kept in the record, for people")] = "",
+    deadline_hours: Annotated[float | None, typer.Option(min=0, help="when it should be proven")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="repeat a request safely")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+) -> None:
+    """Ask every registered worker to remove what is in scope, descendants included. Prints the request's
+    number; `kvledger audit run` proves it, or says what is missing.
+
+    Example: kvledger delete --tenant acme --reason "contract ended"
+    """
+    scope = _scope(tenant, domain, subject, prefix_file, ids_file, profile)
+    deadline_s = None if deadline_hours is None else int(deadline_hours * 3600)
+    key = idempotency_key or secrets.token_hex(16)
+    document = asyncio.run(_write(scope, reason, deadline_s, key))
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo(f"deletion request {document['number']} is in the log")
+        typer.echo(f"prove it: kvledger audit run --request {document['number']} --wait 30")
+
+
+def _scope(
+    tenant: str | None,
+    domain: str | None,
+    subject: str | None,
+    prefix_file: Path | None,
+    ids_file: Path | None,
+    profile: str | None,
+) -> Scope:
+    from pydantic import ValidationError
+
+    from events.model.control import (
+        DomainScope,
+        IdsScope,
+        PrefixScope,
+        ProfileScope,
+        SubjectScope,
+        TenantScope,
+    )
+
+    given = [
+        name
+        for name, value in (
+            ("--tenant", tenant),
+            ("--subject", subject),
+            ("--prefix-file", prefix_file),
+            ("--ids-file", ids_file),
+            ("--profile", profile),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise _usage(f"{' and '.join(given)} can't be combined")
+    if domain is None and given not in (["--tenant"], ["--profile"]):
+        raise _usage(
+            "name what to delete: --tenant, --domain (and --subject, --prefix-file or --ids-file), or --profile"
+        )
+    if domain is not None and given in (["--tenant"], ["--profile"]):
+        raise _usage(f"--domain and {given[0]} can't be combined")
+    try:
+        if tenant is not None:
+            return TenantScope(tenant=tenant)
+        if profile is not None:
+            return ProfileScope(profile=bytes.fromhex(profile))
+        assert domain is not None
+        if subject is not None:
+            return SubjectScope(domain=domain, subject=subject)
+        if prefix_file is not None:
+            return PrefixScope(domain=domain, ids=_ids(prefix_file))
+        if ids_file is not None:
+            return IdsScope(domain=domain, ids=_ids(ids_file))
+        return DomainScope(domain=domain)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise _usage(f"{'.'.join(str(x) for x in first['loc'])}: {first['msg']}") from error
+    except ValueError as error:
+        raise _usage("--profile takes 64 hexadecimal characters") from error
+
+
+def _ids(path: Path) -> tuple[bytes, ...]:
+    ids: list[bytes] = []
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _usage(f"{path} can't be read") from error
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            block = bytes.fromhex(text)
+        except ValueError:
+            block = b""
+        if len(block) != 16:
+            raise _usage(f"{path}, line {number}: a block id is 32 hexadecimal characters")
+        ids.append(block)
+    if not ids:
+        raise _usage(f"{path} holds no block id")
+    return tuple(ids)
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, advice="kvledger delete --help", exit_code=ExitCode.USAGE)
+
+
+async def _write(scope: Scope, reason: str, deadline_s: int | None, key: str) -> dict[str, object]:
+    from events.ids import Role
+    from events.model.control import DeletionRequested
+    from events.token import Token
+    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+
+    settings = load_settings()
+    principal = "cli"
+
+    async def write() -> dict[str, object]:
+        registry = await read_registry(connection(settings))
+        log = require_log(registry)
+        known = registry.idempotency.get((principal, key))
+        if known is not None:
+            number, digest = known, registry.deletions[known].record_sha256
+        else:
+            async with control_writer(settings, log, Role.CONTROL) as writer:
+                done = await writer.append(
+                    DeletionRequested(scope=scope, requester=principal, reason=reason, deadline_s=deadline_s),
+                    idempotency_key=key,
+                    key_scope=principal,
+                )
+            number, digest = done.offset, done.record_sha256
+        return {
+            "number": number,
+            "record_sha256": digest.hex(),
+            "token": Token(log, control=number + 1).encode(),
+            "idempotency_key": key,
+            "repeated": known is not None,
+        }
+
+    return await or_unavailable(write)
