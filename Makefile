@@ -25,6 +25,7 @@ lint: venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests
 	@$(BIN)/lint-imports --no-cache
 
 format: venv

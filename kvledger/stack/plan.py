@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from kvledger.settings import Settings
+from kvledger.settings import ENV_PREFIX, Settings
 from kvledger.stack import archive, http, kafka, port, postgres
 from kvledger.stack.state import Endpoints, Home
 
@@ -123,7 +123,7 @@ def postgres_service(server: postgres.Postgres, home: Home) -> Service:
     )
 
 
-def process_service(name: str, at: Endpoints, home: Home) -> Service:
+def process_service(name: str, settings: Settings, at: Endpoints, home: Home) -> Service:
     """One of kvledger's own processes, told the addresses through its environment."""
     is_lookup = name == "serve"
     return Service(
@@ -132,7 +132,7 @@ def process_service(name: str, at: Endpoints, home: Home) -> Service:
         command=(sys.executable, "-m", "kvledger", name),
         folder=Path.cwd(),
         log=home.log(name),
-        environment=process_environment(at),
+        environment=process_environment(settings, at),
         ready=(lambda: http.answers(f"{at.lookup_url}/readyz")) if is_lookup else always,
     )
 
@@ -142,13 +142,18 @@ def plain_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
-def process_environment(at: Endpoints) -> dict[str, str]:
-    """The caller's environment, with the addresses that are in force."""
+def process_environment(settings: Settings, at: Endpoints) -> dict[str, str]:
+    """The caller's environment, with the settings and the addresses that are in force."""
+    chosen = settings.model_dump(mode="json", exclude_none=True, exclude={"database_url"})
+    in_force = {
+        **chosen,
+        "home": at.home,
+        "kafka": at.kafka,
+        "database_url": at.database_url,
+        "lookup_port": at.lookup_port,
+    }
     return {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
-        "KVLEDGER_HOME": str(at.home),
-        "KVLEDGER_KAFKA": at.kafka,
-        "KVLEDGER_DATABASE_URL": at.database_url,
-        "KVLEDGER_LOOKUP_PORT": str(at.lookup_port),
+        **{ENV_PREFIX + name.upper(): str(value) for name, value in in_force.items()},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from kvledger.stack.failure import PortTakenError, StackError
@@ -45,17 +46,26 @@ def holder(port: int) -> str | None:
     if not inodes:
         return None
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            links = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
-        except OSError:
-            continue
-        if inodes.intersection(links):
-            try:
-                name = (folder / "comm").read_text().strip()
-            except OSError:
-                name = "a process"
-            return f"{name} (process {folder.name})"
+        if any(_target(entry) in inodes for entry in _entries(folder / "fd")):
+            with suppress(OSError):
+                return f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
     return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in the folder; nothing of one that is closed to us or gone."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _target(link: Path) -> str:
+    """What the link leads to, empty if it went in the meantime."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def _listening_inodes(port: int) -> set[str]:

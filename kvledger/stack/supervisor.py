@@ -108,7 +108,7 @@ class Supervisor:
                 name="preparing",
                 log=self._home.log("prepare"),
                 folder=Path.cwd(),
-                environment=plan.process_environment(self._endpoints),
+                environment=plan.process_environment(self._settings, self._endpoints),
                 timeout_s=self._settings.start_timeout_s,
             )
         if self._extent is Extent.ALL:
@@ -116,7 +116,10 @@ class Supervisor:
                 self._settings.lookup_port, service="the lookup service", setting="lookup_port"
             )
             self._point_to(lookup_url=f"http://{port.LOOPBACK}:{chosen}", lookup_port=chosen)
-            services = (plan.process_service(name, self._endpoints, self._home) for name in plan.PROCESSES)
+            services = (
+                plan.process_service(name, self._settings, self._endpoints, self._home)
+                for name in plan.PROCESSES
+            )
             await _all_of(*(self._keep(service) for service in services))
 
     async def _start_kafka(self) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,38 +14,13 @@ from kvledger.stack import port
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
 from kvledger.stack.state import Endpoints, Home, ServiceState
+from tests.support.command import KVLEDGER, environment, failure, kvledger
 from tests.support.process import processes_of, wait_until
 from tests.support.stack import stack_settings
 
-KVLEDGER = (sys.executable, "-m", "kvledger")
-
-
-def environment(home: Path, **more: str) -> dict[str, str]:
-    ports = {"KAFKA_PORT", "KAFKA_CONTROLLER_PORT", "POSTGRES_PORT", "LOOKUP_PORT"}
-    return {
-        "PATH": os.environ["PATH"],
-        "KVLEDGER_HOME": str(home),
-        **{f"KVLEDGER_{name}": "0" for name in ports},
-        **more,
-    }
-
 
 def up(home: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*KVLEDGER, "up"],
-        env=environment(home, **more),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def failure(done: subprocess.CompletedProcess[str]) -> str:
-    line = done.stderr.strip().splitlines()[-1]
-    assert line.startswith("kvledger: ")
-    assert "Traceback" not in done.stderr
-    return line
+    return kvledger("up", home=home, env=more)
 
 
 def test_a_taken_port_is_named_with_its_holder_and_its_setting(home: Path) -> None:
