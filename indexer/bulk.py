@@ -1,0 +1,87 @@
+"""Bulk SQL generated from the tables: one statement a table and batch, rows passed as one JSON array.
+
+For the small tables only; copies go through arrays (`indexer.copy_sql`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Column, Table
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.compiler import IdentifierPreparer
+
+from indexer.tables import Base
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_quote = IdentifierPreparer(_DIALECT).quote
+
+
+def table(model: type[Base]) -> Table:
+    """The Core table behind a mapped class."""
+    return cast(Table, model.__table__)
+
+
+def upsert(
+    model: type[Base],
+    columns: Sequence[str],
+    *,
+    key: Collection[str],
+    returning: Sequence[str] = (),
+    keep: bool = False,
+    touch: str | None = None,
+) -> str:
+    """INSERT … ON CONFLICT (key) DO UPDATE of all other `columns`; `$1` is what `encode` makes.
+
+    `keep`: an existing row stays as it is (and isn't returned). `touch`: a time column set to now.
+    """
+    target = table(model)
+    names = ", ".join(_quote(name) for name in columns)
+    typed = ", ".join(f"{_quote(name)} {_type(target.c[name])}" for name in columns)
+    changed = [f"{_quote(name)} = excluded.{_quote(name)}" for name in columns if name not in key]
+    if touch is not None:
+        changed.append(f"{_quote(touch)} = now()")
+    if not changed and not keep:
+        first = _quote(next(iter(key)))
+        changed.append(f"{first} = excluded.{first}")
+    conflict = ", ".join(_quote(name) for name in key)
+    action = "NOTHING" if keep else "UPDATE SET " + ", ".join(changed)
+    sql = (
+        f"INSERT INTO {_quote(target.name)} ({names}) "  # noqa: S608 - names of our own tables
+        f"SELECT {names} FROM jsonb_to_recordset($1::jsonb) AS r({typed}) "
+        f"ON CONFLICT ({conflict}) DO {action}"
+    )
+    if returning:
+        sql += " RETURNING " + ", ".join(_quote(name) for name in returning)
+    return sql
+
+
+def _type(column: Column[Any]) -> str:
+    return column.type.compile(dialect=_DIALECT)
+
+
+def encode(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as one JSON array; bytes in PostgreSQL's hex form. PostgreSQL has no NUL in text: it becomes
+    U+FFFD, so that nobody's record can make a transaction fail."""
+    text = json.dumps(list(rows), default=_plain)
+    if "\\u0000" in text:
+        text = json.dumps(_without_nul(json.loads(text)))
+    return text
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,48 @@
+"""Connections to PostgreSQL as every process of ours opens them, and which failures mean «try again»."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import asyncpg
+
+CONNECT_TIMEOUT_S = 5.0
+
+UNAVAILABLE: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.DeadlockDetectedError,
+    asyncpg.exceptions.SerializationError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.exceptions.IdleInTransactionSessionTimeoutError,
+)
+"""What says nothing about the statement: the server is away, restarting or busy."""
+
+SERVER_SETTINGS = {
+    "lock_timeout": "4s",
+    "statement_timeout": "120s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+
+
+async def connect(dsn: str, *, name: str) -> Any:
+    """One asyncpg connection with our time-outs; `name` shows in pg_stat_activity. JSON comes decoded
+    and goes as text."""
+    connection = await asyncpg.connect(
+        dsn,
+        timeout=CONNECT_TIMEOUT_S,
+        command_timeout=150,
+        server_settings={**SERVER_SETTINGS, "application_name": name},
+    )
+    await connection.set_type_codec("jsonb", encoder=str, decoder=json.loads, schema="pg_catalog")
+    return connection
