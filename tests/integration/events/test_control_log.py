@@ -1,0 +1,150 @@
+"""Writing and following kv.control on a real broker; making and checking topics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from events.chain import sha256
+from events.errors import SignatureError
+from events.fold.registry import Registry
+from events.ids import Role
+from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, make_producer
+from events.kafka.control import ControlTail, ControlWriter
+from events.kafka.topic_admin import TopicAdmin
+from events.model.control import DomainCreated, Genesis, Granted, LimitSet
+from events.signing import Signer, verify
+from events.topic import ALL, CONTROL, EVENTS, TopicNames
+
+SIGNERS = {role: Signer.from_seed(sha256(role.value.encode())) for role in Role}
+
+
+@pytest.fixture
+async def log(kafka: str, topic_prefix: str) -> KafkaConnection:
+    connection = KafkaConnection(kafka, TopicNames(topic_prefix))
+    await TopicAdmin(connection, partitions=2).ensure()
+    return connection
+
+
+def writer(connection: KafkaConnection, **more: object) -> ControlWriter:
+    arguments: dict[str, object] = {"log": "log-1", "signers": SIGNERS, "wall_ms": lambda: 7} | more
+    return ControlWriter(connection, **arguments)  # type: ignore[arg-type]
+
+
+def tail(connection: KafkaConnection) -> ControlTail:
+    return ControlTail(connection, Registry(verify), monotonic_ns=time.monotonic_ns)
+
+
+async def begin(out: ControlWriter) -> None:
+    await out.start()
+    await out.append(Genesis(log="log-1", operator_key=SIGNERS[Role.OPERATOR].public_key, partitions=2))
+    await out.append(Granted(public_key=SIGNERS[Role.CONTROL].public_key, roles=(Role.CONTROL,), label="c"))
+
+
+async def test_every_append_is_answered_with_what_the_log_holds(log: KafkaConnection) -> None:
+    out, reader = writer(log), tail(log)
+    try:
+        await begin(out)
+        done = await asyncio.gather(
+            *(out.append(DomainCreated(domain=f"d{n}", tenant="t")) for n in range(5))
+        )
+        assert [item.offset for item in done] == [2, 3, 4, 5, 6]
+        await reader.catch_up()
+        assert sorted(reader.registry.domains) == [f"d{n}" for n in range(5)]
+        assert reader.registry.next_offset == 7
+    finally:
+        await out.stop()
+        await reader.stop()
+
+
+async def test_a_follower_sees_every_record_once_garbage_too_and_knows_when_it_was_current(
+    log: KafkaConnection,
+) -> None:
+    out, reader = writer(log), tail(log)
+    seen: list[tuple[int, str]] = []
+    reader.listen(lambda raw, _, why: seen.append((raw.offset, why)))
+    producer = make_producer(log)
+    following = asyncio.create_task(reader.run())
+    try:
+        await begin(out)
+        await producer.start()
+        await producer.send_and_wait(log.topic(CONTROL), b"\x00\xff garbage", partition=0)
+        before = time.monotonic_ns()
+        last = await out.append(DomainCreated(domain="d", tenant="t"))
+        assert await reader.wait_for(last.offset, 10)
+        assert seen == [(0, ""), (1, ""), (2, "not_json"), (3, "")]
+        assert (reader.current_ns or 0) > before - 10**10
+        assert not await reader.wait_for(99, 0.01)
+    finally:
+        following.cancel()
+        await out.stop()
+        await producer.stop()
+        await reader.stop()
+
+
+async def test_without_the_roles_key_nothing_is_written(log: KafkaConnection) -> None:
+    out = writer(log, signers={Role.AUDITOR: SIGNERS[Role.AUDITOR]})
+    await out.start()
+    try:
+        with pytest.raises(SignatureError, match="no_key_for_role"):
+            await out.append(DomainCreated(domain="d", tenant="t"))
+    finally:
+        await out.stop()
+
+
+async def test_no_broker_is_a_typed_error_in_bounded_time(topic_prefix: str) -> None:
+    nowhere = KafkaConnection("127.0.0.1:1", TopicNames(topic_prefix))
+    with pytest.raises(LogUnavailableError):
+        await writer(nowhere, timeout_s=3.0).start()
+    with pytest.raises(LogUnavailableError):
+        await tail(nowhere).catch_up()
+
+
+async def until_error(reader: LogTail) -> None:
+    for _ in range(50):
+        await reader.fetch(timeout_ms=100)
+
+
+async def test_an_offset_outside_the_log_is_an_error_not_a_jump(log: KafkaConnection) -> None:
+    reader = LogTail(log, {(log.topic(EVENTS), 0): 1_000})
+    await reader.start()
+    try:
+        with pytest.raises(LogUnavailableError):
+            await until_error(reader)
+        assert await reader.end_offsets() == {(log.topic(EVENTS), 0): 0}
+    finally:
+        await reader.stop()
+
+
+async def test_topics_are_made_once_and_a_bad_one_is_found(kafka: str, topic_prefix: str) -> None:
+    connection = KafkaConnection(kafka, TopicNames(topic_prefix))
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await client.start()
+    await client.create_topics(
+        [NewTopic(connection.topic(EVENTS), 3, 1, topic_configs={"cleanup.policy": "compact"})]
+    )
+    await client.close()
+    admin = TopicAdmin(connection, partitions=2)
+    made, findings = await admin.ensure()
+    assert len(made) == len(ALL) - 1
+    fatal = {(finding.setting, finding.found) for finding in findings if finding.fatal}
+    assert fatal == {("partitions", "3"), ("cleanup.policy", "compact")}
+    assert (await admin.ensure())[0] == []
+
+
+async def test_limits_written_are_the_limits_read(log: KafkaConnection) -> None:
+    from events.ids import Tier, Unit
+
+    out, reader = writer(log), tail(log)
+    try:
+        await begin(out)
+        limit = LimitSet(tenant="t", tier=Tier.GPU, unit=Unit.BLOCKS, soft=1, hard=2)
+        await out.append(limit)
+        await reader.catch_up()
+        assert reader.registry.limits["t", Tier.GPU, Unit.BLOCKS] == limit
+    finally:
+        await out.stop()
+        await reader.stop()
