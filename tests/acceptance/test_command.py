@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvledger.cli import COMMANDS, make_app
+from kvledger.failure import ExitCode
 from tests.support.command import failure, kvledger
 
 
@@ -173,3 +174,10 @@ def test_a_missing_extra_is_named(home: Path) -> None:
     done = without(["asyncpg", "sqlalchemy", "alembic"], "migrate", home=home)
     assert done.returncode == 78
     assert 'install "kvledger[server]"' in failure(done)
+
+
+def test_the_manual_lists_every_command_and_exit_code() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    missing = [" ".join(words) for words in leaves() if f"kvledger {' '.join(words)}" not in manual]
+    assert missing == []
+    assert all(f"\n| {int(code)} | " in manual for code in ExitCode)
