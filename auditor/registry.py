@@ -1,0 +1,305 @@
+"""The auditor's own fold of `kv.control`, written apart from `events.fold.registry`.
+
+It works from full records and from a bundle's partial ones (a body or a whole record withheld, its digests
+given), because every record must advance the running hash whoever it concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from events.chain import CONTROL_HASH_START, advance_control_hash_by_parts, sha256, split_lines
+from events.codec import decode_control
+from events.errors import DecodeError
+from events.ids import KeyId, Role, StreamKey
+from events.model.control import (
+    ROLE_OF_KIND,
+    AuditNonce,
+    ControlBody,
+    ControlHeader,
+    DeletionRequested,
+    DomainAdmitted,
+    DomainCreated,
+    ExitAttested,
+    Fenced,
+    Genesis,
+    Granted,
+    HolderDestroyed,
+    HolderEnrolled,
+    HoldReleased,
+    HoldSet,
+    Registered,
+    Revoked,
+    Scope,
+)
+from events.signing import Verify, key_id
+
+REGISTRY_KINDS = frozenset(
+    {
+        "genesis",
+        "granted",
+        "revoked",
+        "registered",
+        "fenced",
+        "exit_attested",
+        "holder_enrolled",
+        "holder_destroyed",
+        "audit_nonce",
+        "schema_enabled",
+        "controller_started",
+    }
+)
+"""Kinds whose bodies every proof shows; the others belong to a tenant."""
+
+
+@dataclass(slots=True)
+class KeyGrant:
+    public_key: bytes
+    roles: frozenset[Role]
+    revoked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRegistered:
+    """`epoch_no` is the record's offset; `record_sha256` what the stream's record 0 must name as `prev`."""
+
+    epoch_no: int
+    body: Registered
+    record_sha256: bytes
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.body.worker, self.body.rank, self.body.epoch)
+
+    @property
+    def life(self) -> tuple[str, int, str]:
+        """(worker, rank, engine life): whose memory the stream reports."""
+        return self.body.worker, self.body.rank, self.body.engine_life
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRead:
+    """A deletion request as obeyed; `number` is its offset."""
+
+    number: int
+    scope: Scope
+    requester: str
+    written_ms: int
+    deadline_s: int | None
+    key_scope: str | None
+    record_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A record that no fold obeys. `broken` says that its signature or role didn't hold, `unread` that it
+    was signed by a key of ours and yet couldn't be read; either is a fault of the log, the rest is noise."""
+
+    offset: int
+    why: str
+    broken: bool = False
+    unread: bool = False
+
+
+@dataclass(slots=True)
+class ControlFold:
+    """State of `kv.control` from its first readable offset; feed it in offset order."""
+
+    verify: Verify
+    start: int | None = None
+    next_offset: int = 0
+    hash: bytes = CONTROL_HASH_START
+    hashes: dict[int, bytes] = field(default_factory=dict)
+    holes: list[tuple[int, int]] = field(default_factory=list)
+    log: str = ""
+    partitions: int = 0
+    operator_key: bytes = b""
+    grants: dict[KeyId, KeyGrant] = field(default_factory=dict)
+    epochs: dict[StreamKey, EpochRegistered] = field(default_factory=dict)
+    fences: dict[StreamKey, str] = field(default_factory=dict)
+    exits: dict[tuple[str, str], int] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    destroyed: set[str] = field(default_factory=set)
+    domains: dict[str, str] = field(default_factory=dict)
+    admissions: set[tuple[str, str]] = field(default_factory=set)
+    holds: dict[str, str] = field(default_factory=dict)
+    requests: dict[int, RequestRead] = field(default_factory=dict)
+    nonces: dict[int, int] = field(default_factory=dict)
+    ignored: list[Ignored] = field(default_factory=list)
+    withheld: int = 0
+    _keys_used: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether every record from the genesis record on was seen."""
+        return self.start == 0 and not self.holes and bool(self.log)
+
+    def feed(self, offset: int, value: bytes, signature: bytes | None) -> str:
+        """Folds one whole record; "" if obeyed, else why it was ignored. A repeated offset is a no-op."""
+        if self.start is not None and offset < self.next_offset:
+            return "redelivered"
+        head, rest = split_lines(value)
+        self._advance(offset, sha256(head), sha256(rest), sha256(signature or b""))
+        try:
+            record = decode_control(value)
+        except DecodeError as error:
+            ours = any(
+                self.verify(grant.public_key, signature or b"", head) for grant in self.grants.values()
+            )
+            return self._ignore(Ignored(offset, error.reason, unread=ours))
+        why = self._unauthorised(offset, record.header, record.header_line, signature, record.body)
+        if why:
+            return self._ignore(Ignored(offset, why, broken=True))
+        why = self._repeated(record.header) or self._obey(
+            offset, record.header, record.body, record.record_sha256
+        )
+        return self._ignore(Ignored(offset, why)) if why else ""
+
+    def feed_withheld(
+        self, offset: int, header: ControlHeader, header_line: bytes, signature: bytes | None
+    ) -> str:
+        """Folds a record whose body isn't shown: its signature, role and place in the hash are checked."""
+        self._advance(offset, sha256(header_line), header.body_sha256, sha256(signature or b""))
+        self.withheld += 1
+        why = self._unauthorised(offset, header, header_line, signature, None)
+        if why:
+            return self._ignore(Ignored(offset, why, broken=True))
+        why = self._repeated(header)
+        return self._ignore(Ignored(offset, why)) if why else ""
+
+    def feed_sealed(self, offset: int, digests: tuple[bytes, bytes, bytes], ignored: Ignored | None) -> None:
+        """Folds a record of which only the digests (header line, rest, signature) are shown; what was wrong
+        with it, if anything, is the word of whoever sealed it."""
+        self._advance(offset, *digests)
+        self.withheld += 1
+        if ignored is not None:
+            self._ignore(ignored)
+
+    def lives(self) -> Mapping[tuple[str, int, str], list[EpochRegistered]]:
+        """Every engine life with its epochs, oldest first."""
+        found: dict[tuple[str, int, str], list[EpochRegistered]] = {}
+        for epoch in sorted(self.epochs.values(), key=lambda known: known.epoch_no):
+            found.setdefault(epoch.life, []).append(epoch)
+        return found
+
+    def newest(self, worker: str, rank: int) -> EpochRegistered:
+        """The registration that stands for a (worker, rank)."""
+        return max(
+            (e for e in self.epochs.values() if (e.body.worker, e.body.rank) == (worker, rank)),
+            key=lambda known: known.epoch_no,
+        )
+
+    def _advance(self, offset: int, head: bytes, rest: bytes, signature: bytes) -> None:
+        if self.start is None:
+            self.start = self.next_offset = offset
+        if offset > self.next_offset:
+            self.holes.append((self.next_offset, offset - 1))
+        self.hash = advance_control_hash_by_parts(self.hash, head, rest, signature)
+        self.hashes[offset] = self.hash
+        self.next_offset = offset + 1
+
+    def _ignore(self, ignored: Ignored) -> str:
+        self.ignored.append(ignored)
+        return ignored.why
+
+    def _repeated(self, header: ControlHeader) -> str:
+        if header.idempotency_key is None:
+            return ""
+        used = (header.key_scope or header.signer, header.idempotency_key)
+        if used in self._keys_used:
+            return "repeated_idempotency_key"
+        self._keys_used.add(used)
+        return ""
+
+    def _unauthorised(
+        self,
+        offset: int,
+        header: ControlHeader,
+        line: bytes,
+        signature: bytes | None,
+        body: ControlBody | None,
+    ) -> str:
+        if signature is None:
+            return "unsigned"
+        if header.role not in ROLE_OF_KIND.get(header.kind, frozenset()):
+            return "wrong_role"
+        if isinstance(body, Genesis):
+            if offset != 0:
+                return "second_genesis"
+            if key_id(body.operator_key) != header.signer or header.log != body.log:
+                return "genesis_malformed"
+            return "" if self.verify(body.operator_key, signature, line) else "bad_signature"
+        if header.log != self.log:
+            return "foreign_log" if self.log else "no_genesis"
+        grant = self.grants.get(KeyId(header.signer))
+        if grant is None:
+            return "unknown_signer"
+        if grant.revoked_at is not None:
+            return "revoked_signer"
+        if header.role not in grant.roles:
+            return "role_not_granted"
+        return "" if self.verify(grant.public_key, signature, line) else "bad_signature"
+
+    def _obey(self, offset: int, header: ControlHeader, body: ControlBody, record_sha256: bytes) -> str:
+        match body:
+            case Genesis():
+                self.log, self.partitions, self.operator_key = body.log, body.partitions, body.operator_key
+                self.grants[key_id(body.operator_key)] = KeyGrant(
+                    body.operator_key, frozenset({Role.OPERATOR})
+                )
+            case Granted():
+                self.grants[key_id(body.public_key)] = KeyGrant(body.public_key, frozenset(body.roles))
+            case Revoked():
+                grant = self.grants.get(key_id(body.public_key))
+                if grant is None or body.public_key == self.operator_key:
+                    return "not_revocable"
+                grant.revoked_at = offset
+            case Registered():
+                stream = StreamKey(body.worker, body.rank, body.epoch)
+                known = self.epochs.get(stream)
+                if known is not None:
+                    if known.body == body:
+                        return "repeated_registration"
+                    self.fences.setdefault(stream, "conflict")
+                    return "conflicting_registration"
+                if body.partition >= self.partitions:
+                    return "unknown_partition"
+                self.epochs[stream] = EpochRegistered(offset, body, record_sha256)
+            case Fenced():
+                stream = StreamKey(body.worker, body.rank, body.epoch)
+                if stream not in self.epochs:
+                    return "unknown_stream"
+                self.fences.setdefault(stream, body.evidence)
+            case ExitAttested():
+                self.exits.setdefault((body.worker, body.engine_life), offset)
+            case HolderEnrolled():
+                self.owners[body.durable_id] = body.owner
+            case HolderDestroyed():
+                self.destroyed.add(body.durable_id)
+            case DomainCreated():
+                if body.domain in self.domains:
+                    return "domain_exists"
+                self.domains[body.domain] = body.tenant
+            case DomainAdmitted():
+                self.admissions.add((body.domain, body.tenant))
+            case HoldSet():
+                self.holds[body.hold] = body.domain
+            case HoldReleased():
+                if self.holds.pop(body.hold, None) is None:
+                    return "unknown_hold"
+            case DeletionRequested():
+                self.requests[offset] = RequestRead(
+                    offset,
+                    body.scope,
+                    body.requester,
+                    header.written_ms,
+                    body.deadline_s,
+                    header.key_scope,
+                    record_sha256,
+                )
+            case AuditNonce():
+                self.nonces[offset] = body.request
+            case _:
+                pass  # limits, policies, salts, invalidations, schema and terms decide no verdict
+        return ""

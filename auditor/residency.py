@@ -1,0 +1,166 @@
+"""Copies of one stream as the auditor keeps them: by (holder, group, alias), the oldest provenance kept.
+
+A duplicate, however fresh, never makes a resident copy younger; only its removal ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from events.chain import MODULUS
+from events.ids import ROOT_PARENT, CopyState, Inventory, Lineage, Tier
+
+
+class Place(NamedTuple):
+    """One domain's copies on one holder and group."""
+
+    holder: str
+    group: int
+    alias: bytes
+
+
+@dataclass(slots=True)
+class HeldCopy:
+    """`provenance` None is unknown; `doubted` says that a younger one than was known before is claimed, by
+    somebody who could not have watched the copy all the time. `seq` and `installed` are of the record that
+    stored it first: its number, and the newest order the hook had installed then."""
+
+    parent: bytes
+    profile: str | None
+    number: int
+    state: CopyState
+    lineage: Lineage
+    provenance: int | None
+    seq: int
+    installed: int
+    transfer: str | None = None
+    doubted: bool = False
+
+
+def oldest(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else min(left, right)
+
+
+@dataclass(slots=True)
+class HolderView:
+    """What the stream says of one holder. `base_seq` is the record from which its content is exactly known
+    (`from_opened`: because it opened empty); None while it isn't."""
+
+    name: str
+    tier: Tier
+    durable_id: str | None
+    groups: frozenset[int]
+    inventory: Inventory
+    base_seq: int | None = None
+    from_opened: bool = False
+    cleared_seq: int | None = None
+    cleared_installed: int = -1
+    orphans: int = 0
+    unassigned: int = 0
+
+    def lose_base(self) -> None:
+        self.base_seq, self.from_opened = None, False
+
+
+@dataclass(slots=True)
+class Tables:
+    """The copies. `shadow` holds what an earlier epoch of the same engine life left: memory that this
+    epoch's hook did not watch from the start."""
+
+    places: dict[Place, dict[bytes, HeldCopy]] = field(default_factory=dict)
+    shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
+
+    def put(self, place: Place, block: bytes, copy: HeldCopy) -> None:
+        """Stores a copy, or merges it into the resident one."""
+        past = self.shadow.get(place, {})
+        if (
+            block in past
+            and copy.provenance is not None
+            and oldest(past[block], copy.provenance) != (copy.provenance)
+        ):
+            copy.doubted = True
+        table = self.places.setdefault(place, {})
+        have = table.get(block)
+        if have is None:
+            table[block] = copy
+            return
+        if CopyState.COMMITTED in (have.state, copy.state):
+            have.state = CopyState.COMMITTED
+        have.provenance = oldest(have.provenance, copy.provenance)
+        have.doubted = have.doubted or copy.doubted
+
+    def chain(self, place: Place, ids: Sequence[bytes], parent: bytes | None, like: HeldCopy) -> None:
+        """Stores ids that continue each other from `parent` (None: the profile's root)."""
+        before = ROOT_PARENT if parent is None else parent
+        for block in ids:
+            self.put(place, block, replace(like, parent=before))
+            before = block
+
+    def drop(self, place: Place, ids: Iterable[bytes]) -> None:
+        """Ends copies; what isn't resident is a no-op."""
+        table, past = self.places.get(place, {}), self.shadow.get(place, {})
+        for block in ids:
+            table.pop(block, None)
+            past.pop(block, None)
+
+    def empty_holder(self, holder: str) -> None:
+        for tables in (self.places, self.shadow):
+            for place in tables:
+                if place.holder == holder:
+                    tables[place].clear()
+
+    def restate(self, place: Place, ids: Iterable[bytes], state: CopyState) -> None:
+        table = self.places.get(place, {})
+        for block in ids:
+            if block in table:
+                table[block].state = state
+
+    def move(self, source: Place, target: Place, ids: Iterable[bytes]) -> None:
+        """Moves resident copies with all their attributes."""
+        table = self.places.get(source, {})
+        moved = [(block, table[block]) for block in ids if block in table]
+        self.drop(source, [block for block, _ in moved])
+        for block, copy in moved:
+            self.put(target, block, copy)
+
+    def replace_range(
+        self,
+        holder: str,
+        group: int,
+        bounds: tuple[bytes, bytes],
+        listed: dict[tuple[bytes, bytes], HeldCopy],
+        *,
+        torn: bool,
+        partial: bool,
+    ) -> None:
+        """Makes one id range of a holder and group exactly `listed`, keyed (alias, id).
+
+        A listed copy that was resident keeps its older provenance unless records are missing since
+        (`torn`): then the hook knows better. In a `partial` holder nobody watched, so a younger claim is
+        kept as a doubt.
+        """
+        low, high = bounds
+        before: dict[tuple[bytes, bytes], HeldCopy] = {}
+        for place, table in self.places.items():
+            if place[:2] == (holder, group):
+                for block in [b for b in table if low <= b <= high]:
+                    before[place.alias, block] = table.pop(block)
+        for (alias, block), copy in listed.items():
+            have = before.get((alias, block))
+            if have is not None and not torn:
+                age = oldest(have.provenance, copy.provenance)
+                copy.doubted = have.doubted or (partial and age != copy.provenance)
+                copy.provenance = age
+                copy.seq, copy.installed = have.seq, have.installed
+            self.put(Place(holder, group, alias), block, copy)
+        for place, past in self.shadow.items():
+            if place[:2] == (holder, group):
+                for block in [b for b in past if low <= b <= high]:
+                    del past[block]
+
+    def inventory(self, place: Place) -> tuple[int, bytes]:
+        """Count and sum of ids mod 2^128 over all copies but invalid ones, as a `statement` gives them."""
+        ids = [b for b, copy in self.places.get(place, {}).items() if copy.state is not CopyState.INVALID]
+        return len(ids), (sum(int.from_bytes(b, "big") for b in ids) % MODULUS).to_bytes(16, "big")
