@@ -171,7 +171,9 @@ def test_a_hooks_install_needs_no_server(home: Path, words: tuple[str, ...]) -> 
 
 
 def test_a_missing_extra_is_named(home: Path) -> None:
-    done = without(["asyncpg", "sqlalchemy", "alembic"], "migrate", home=home)
+    done = without(
+        ["asyncpg", "sqlalchemy", "alembic"], "migrate", "--database-url=postgresql://x", home=home
+    )
     assert done.returncode == 78
     assert 'install "kvledger[server]"' in failure(done)
 
