@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -46,6 +47,12 @@ def alias(alias_key: bytes, worker: str, rank: int, epoch_no: int) -> Alias:
     return Alias(HKDF(algorithm=SHA256(), length=16, salt=None, info=info).derive(alias_key))
 
 
+def _sum(ids: Collection[bytes]) -> int:
+    """Sum of 16-byte big-endian numbers, by their halves: one unpack instead of one conversion an id."""
+    halves: tuple[int, ...] = struct.unpack(f">{2 * len(ids)}Q", b"".join(ids))
+    return (sum(halves[::2]) << 64) + sum(halves[1::2])
+
+
 @dataclass(slots=True)
 class Checksum:
     """Count and sum of ids (big endian) mod 2^128; finds accidents, no defence against a liar."""
@@ -53,17 +60,13 @@ class Checksum:
     count: int = 0
     total: int = 0
 
-    def add(self, ids: Iterable[bytes]) -> None:
-        for block in ids:
-            self.count += 1
-            self.total += int.from_bytes(block, "big")
-        self.total %= MODULUS
+    def add(self, ids: Collection[bytes]) -> None:
+        self.count += len(ids)
+        self.total = (self.total + _sum(ids)) % MODULUS
 
-    def remove(self, ids: Iterable[bytes]) -> None:
-        for block in ids:
-            self.count -= 1
-            self.total -= int.from_bytes(block, "big")
-        self.total %= MODULUS
+    def remove(self, ids: Collection[bytes]) -> None:
+        self.count -= len(ids)
+        self.total = (self.total - _sum(ids)) % MODULUS
 
     @property
     def value(self) -> bytes:
