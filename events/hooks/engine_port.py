@@ -1,0 +1,148 @@
+"""What a hook needs of the engine beside its events: a confirmation, removals, load. Ports, no adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from events.hooks.engine_event import EngineBatch, EngineHash
+from events.ids import Basis, Capability, InvalidateReason
+from events.model.control import Scope
+from events.model.part import DomainEvent, EngineLoss, Opened, Statement, StreamEvent
+from events.model.signal import Load, PulseChecksum
+
+Parts = Mapping[str, Sequence[DomainEvent]]
+"""Events by domain name; the stream's writer turns names into aliases."""
+RefusalReason = Literal["no_delete_path", "blocks_in_use", "engine_error", "not_authorised"]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The engine had nothing that the hook wasn't fed, at some moment after the question was asked.
+
+    `upto` is the engine's own newest sequence number where its word may be faster than its events (an
+    agent): the echo waits until that batch was fed.
+    """
+
+    basis: Basis
+    upto: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """No word in time, or another engine life: no echo."""
+
+
+Confirmation = Confirmed | Unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalResult:
+    """Outcome of an order to remove. `removed`: no copy of these can be hit any more, those that were not
+    there included. `refused` says why nothing could be done and `cure` what would help."""
+
+    removed: tuple[EngineHash, ...] = ()
+    refused: RefusalReason | None = None
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetResult:
+    """Outcome of a whole reset. Unless `refused`, the engine's clear was fed and everything that was fed
+    behind it was computed after the reset had begun."""
+
+    refused: RefusalReason | None = None
+    cure: str = ""
+
+
+class EnginePort(Protocol):
+    """One engine rank, seen by its hook. Every call ends within `timeout_s`, if need be by `Unanswered` or
+    `refused`; before it returns it has fed the hook with whatever it learned of the engine's stream."""
+
+    @property
+    def capability(self) -> Capability: ...
+
+    @property
+    def admission_known(self) -> bool:
+        """Whether `feed` is told under which control offset each batch's blocks were admitted."""
+        ...
+
+    async def confirm(self, timeout_s: float) -> Confirmation:
+        """Whether the hook has all that the engine mutated (`basis: engine`) or published. The question
+        begins now: no answer to an earlier one may be reused."""
+        ...
+
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+        """Takes every copy of these out of the cache; only with `Capability.EVICT_BLOCKS`."""
+        ...
+
+    async def reset(self, timeout_s: float) -> ResetResult:
+        """Empties the whole cache and sees it on the wire; only with `Capability.RESET`."""
+        ...
+
+    def oldest_running(self) -> int | None:
+        """The oldest control offset under which a request that still runs was admitted; None if none runs.
+        Meaningful only if `admission_known`."""
+        ...
+
+    def load(self) -> Load | None: ...
+
+
+class Translation(Protocol):
+    """What one engine batch, removal or range means in the log: one record's events."""
+
+    @property
+    def stream_events(self) -> Sequence[StreamEvent]: ...
+
+    @property
+    def parts(self) -> Parts: ...
+
+
+class ScopedCopy(Protocol):
+    """A hash that a scope covers or may cover; `domain` None: unassigned or an orphan."""
+
+    @property
+    def hash(self) -> EngineHash: ...
+
+    @property
+    def domain(self) -> str | None: ...
+
+    @property
+    def admitted_after(self) -> int | None: ...
+
+
+class Translator(Protocol):
+    """What a hook uses of an `EngineStream`: the engine's events in the log's words, and the inventory that
+    they leave."""
+
+    def open(self, engine_life: str) -> Opened:
+        """Begins an epoch; the same life again keeps the inventory."""
+        ...
+
+    def translate(self, batch: EngineBatch, admitted_after: int | None) -> Translation: ...
+
+    def lost(self, first: int, last: int | None) -> EngineLoss: ...
+
+    def snapshot(self, name: str) -> Iterator[Translation]:
+        """Lazily: each range is as of the moment at which it is yielded."""
+        ...
+
+    def in_scope(self, scope: Scope, domains: Iterable[str]) -> Sequence[ScopedCopy]: ...
+
+    def removed(
+        self, hashes: Iterable[EngineHash], reason: InvalidateReason, request: int
+    ) -> Translation: ...
+
+    def checksums(self) -> Sequence[PulseChecksum]: ...
+
+    def statements(self) -> Mapping[str, Sequence[Statement]]: ...
+
+    def orphan_counts(self) -> tuple[int, int]:
+        """(orphans, unassigned) over all holders."""
+        ...
+
+    @property
+    def inventory_known(self) -> bool:
+        """False while a holder is `partial`: then nobody can say that a copy isn't there."""
+        ...

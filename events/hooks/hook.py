@@ -1,0 +1,336 @@
+"""One engine rank's hook: from the engine's batches to the records of its stream, epoch after epoch.
+
+`feed` numbers at once and never waits; everything slow (registering, snapshots, deletions, confirmations)
+runs beside it. The caller is told nothing of a broken log: the hook drops, burns the number, and repairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from events.fold.registry import Registry
+from events.hooks.emitter import Emitter
+from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_port import Confirmed, EnginePort, Parts, Translation, Translator
+from events.hooks.obey import Obedience
+from events.hooks.obligation import Obligations
+from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
+from events.hooks.snapshot import Repair, RepairPace
+from events.hooks.stream import Epoch, OversizeEventError, SealedRecord, StreamWriter
+from events.ids import Basis, Inventory, StreamKey
+from events.keyring import KeyRing
+from events.model.batch import ControlPosition
+from events.model.part import Closed, Drained, StreamEvent
+from events.model.signal import Echo, RankPulse, ResyncRequested
+
+LOG = logging.getLogger(__name__)
+STICKY_FAULTS = ("chain_break", "equivocation")
+"""Faults of a stream that no snapshot heals: its hook begins another epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookIdentity:
+    """Who the hook speaks for; `endpoint` and `model` are what a router uses and only told."""
+
+    worker: str
+    rank: int = 0
+    endpoint: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookPace:
+    """Intervals of one hook, in seconds."""
+
+    statement_s: float = 30.0
+    confirm_timeout_s: float = 2.0
+    epoch: EpochPace = field(default_factory=EpochPace)
+    repair: RepairPace = field(default_factory=RepairPace)
+
+
+@dataclass(frozen=True, slots=True)
+class HookServices:
+    """What the hooks of one process share."""
+
+    emitter: Emitter
+    registrar: EpochRegistrar
+    registry: Registry
+    keyring: KeyRing
+    monotonic_s: Callable[[], float]
+    snapshot_name: Callable[[], str]
+
+
+class Hook:
+    """Made, fed and run on one event loop; `events.hooks.host.HookHost` does the running."""
+
+    def __init__(
+        self,
+        identity: HookIdentity,
+        engine_life: str,
+        port: EnginePort,
+        translator: Translator,
+        services: HookServices,
+        pace: HookPace | None = None,
+    ) -> None:
+        self.identity = identity
+        self.engine_life = engine_life
+        self.fed_seq = -1
+        self.dropped = 0
+        self._port = port
+        self._translator = translator
+        self._services = services
+        self._pace = pace or HookPace()
+        self._writer: StreamWriter | None = None
+        self._fed_unopened = False
+        self._echo: Echo | None = None
+        self._basis = Basis.UNCONFIRMED
+        self._echoing: asyncio.Task[None] | None = None
+        self._statement_s = 0.0
+        self._to_drop = 0
+        self._drop_hold_s = 0.0
+        self.reporting = Reporting(
+            self,
+            services.registrar,
+            services.emitter.room,
+            pace=self._pace.epoch,
+            monotonic_s=services.monotonic_s,
+        )
+        self.repair = Repair(
+            self, services.emitter.room, pace=self._pace.repair, monotonic_s=services.monotonic_s
+        )
+        self.obedience = Obedience(
+            self, port, translator, Obligations(services.registry, tuple(services.keyring))
+        )
+
+    # --- for whoever holds the engine ---------------------------------------------------------------
+
+    @property
+    def installed(self) -> int:
+        """Newest control offset installed: what a request that the engine admits now is `admitted_after`."""
+        return self._services.registry.next_offset - 1
+
+    @property
+    def stream(self) -> StreamKey | None:
+        """The open epoch's stream; None while registering."""
+        return self._writer.epoch.stream if self._writer is not None else None
+
+    @property
+    def next_seq(self) -> int:
+        """Number of the open stream's next record; 0 while registering."""
+        return self._writer.next_seq if self._writer is not None else 0
+
+    async def opened(self, timeout_s: float) -> bool:
+        """Waits until an epoch is open; False if that took longer."""
+        return await self.reporting.opened(timeout_s)
+
+    def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None:
+        """Numbers one batch of the engine, in its order. `admitted_after` is the control offset that was
+        installed when the batch's blocks were admitted, None if nobody knows."""
+        translation = self._translator.translate(batch, admitted_after)
+        self.fed_seq = batch.engine_seq
+        self.write_translation(translation)
+        self.obedience.landed(translation.parts)
+
+    def lost(self, first: int, last: int | None) -> None:
+        """The engine's own records in between can't be had: its holders become partial."""
+        self._write((self._translator.lost(first, last),), {})
+
+    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
+        """Another engine life begins, its memory empty; what is fed from now on is its own.
+
+        `ended`: the caller knows that the old process is gone, which the old stream then states.
+        `born_after`: a control offset that was installed before the new life began; None: all that is now.
+        """
+        self._write((Closed(engine_ended=ended),), {})
+        self.engine_life = engine_life
+        self.fed_seq = -1
+        self.obedience.obligations.new_life(self.installed if born_after is None else born_after)
+        self._translator.open(engine_life)
+        self.new_epoch()
+
+    def drain(self) -> None:
+        """A planned leave: no new work should be routed here."""
+        self._write((Drained(),), {})
+
+    def drop_next(self, count: int, *, repair_after_s: float = 0.0) -> None:
+        """Loses the next `count` records after they have taken their numbers, as a full buffer would, and
+        holds the repair back; for fault injection. Record 0 is never lost."""
+        self._to_drop, self._drop_hold_s = count, repair_after_s
+
+    # --- for the process that runs it ---------------------------------------------------------------
+
+    def new_epoch(self, *, contested: bool = False) -> None:
+        """Ends the epoch here and has another registered; see `Reporting.renew`."""
+        self._writer = None
+        self._echo = None
+        self.reporting.renew(contested=contested)
+
+    def control_moved(self) -> None:
+        """The registry has installed another record: an order, a nonce, or the end of this epoch."""
+        registry, stream = self._services.registry, self.stream
+        if stream is not None and (stream in registry.fenced or registry.superseded(stream)):
+            LOG.warning("%s is fenced or superseded: registering again", stream)
+            self.new_epoch(contested=True)
+        self.obedience.wake()
+
+    def resync(self, request: ResyncRequested) -> None:
+        """Somebody could not follow a stream of this process; one that isn't ours is none of our business."""
+        if self.stream == StreamKey(request.worker, request.rank, request.epoch):
+            if request.reason.startswith(STICKY_FAULTS):
+                self.new_epoch(contested=True)
+            else:
+                self.repair.ask()
+
+    async def run(self) -> None:
+        """Registers, repairs and obeys until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.reporting.run())
+            group.create_task(self.repair.run())
+            group.create_task(self.obedience.run())
+
+    async def close(self, *, engine_ended: bool = False, silently: bool = False) -> None:
+        """Ends the reporting, and says so unless `silently`. The caller flushes the emitter. Idempotent."""
+        if self._echoing is not None:
+            self._echoing.cancel()
+            await asyncio.gather(self._echoing, return_exceptions=True)
+        if not silently:
+            self._write((Closed(engine_ended=engine_ended),), {})
+        self._writer = None
+        self.reporting.end()
+
+    def echo(self, beacon: Echo) -> asyncio.Task[None] | None:
+        """See `events.hooks.pulse.PulsingHook`."""
+        if self._echoing is not None and not self._echoing.done():
+            return self._echoing
+        if not self.ready or beacon == self._echo:
+            return None
+        self._echoing = asyncio.get_running_loop().create_task(self._confirm_for(beacon))
+        return self._echoing
+
+    def pulse(self) -> RankPulse | None:
+        """See `events.hooks.pulse.PulsingHook`."""
+        writer = self._writer
+        if writer is None or writer.next_seq == 0:
+            return None
+        return RankPulse(
+            rank=self.identity.rank,
+            epoch=writer.epoch.stream.epoch,
+            next_seq=writer.next_seq,
+            prev=writer.prev,
+            basis=self._basis,
+            echo=self._echo,
+            checksums=tuple(self._translator.checksums()),
+            load=self._port.load(),
+        )
+
+    def tick(self) -> None:
+        """Writes a statement when one is due."""
+        now_s = self._services.monotonic_s()
+        if self.ready and now_s - self._statement_s >= self._pace.statement_s:
+            self._statement_s = now_s
+            statements = self._translator.statements()
+            if statements:
+                self._write((), statements)
+
+    # --- for reporting, repair and obedience --------------------------------------------------------
+
+    async def register_epoch(self, registrar: EpochRegistrar) -> Epoch | None:
+        """See `events.hooks.reporting.ReportingHook`."""
+        who, life = self.identity, self.engine_life
+        epoch = await registrar.register(who.worker, who.rank, life, endpoint=who.endpoint, model=who.model)
+        superseded = self._services.registry.superseded(epoch.stream)
+        return None if superseded or self.engine_life != life else epoch
+
+    def open_epoch(self, epoch: Epoch) -> bool:
+        """See `events.hooks.reporting.ReportingHook`."""
+        keyring, who = self._services.keyring, self.identity
+        writer = StreamWriter(
+            epoch, lambda domain: keyring[domain].alias(who.worker, who.rank, epoch.epoch_no)
+        )
+        opened = self._translator.open(epoch.engine_life)
+        if not writer.write((opened,), {}, self._position(), self._offer):
+            return False
+        self._writer = writer
+        self._echo, self._basis = None, Basis.UNCONFIRMED
+        self._statement_s = self._services.monotonic_s()
+        empty = all(holder.inventory is Inventory.EMPTY for holder in opened.holders)
+        if self._fed_unopened or not empty:
+            self.repair.ask()
+        self._fed_unopened = False
+        self.obedience.opened()
+        return True
+
+    @property
+    def ready(self) -> bool:
+        """Whether an epoch is open and its stream has no hole that this hook knows of."""
+        return self._writer is not None and not self.repair.pending
+
+    @property
+    def epoch_no(self) -> int | None:
+        return self._writer.epoch.epoch_no if self._writer is not None else None
+
+    def write(self, parts: Parts) -> bool:
+        """Numbers these parts; False if a record was dropped or no epoch is open."""
+        return self._write((), parts)
+
+    def write_translation(self, translation: Translation) -> bool:
+        """Numbers what a batch, a removal or a range means."""
+        return self._write(tuple(translation.stream_events), translation.parts)
+
+    def restatement(self) -> Iterator[Translation]:
+        """The inventory in ranges, each as of the moment at which it is taken."""
+        return self._translator.snapshot(self._services.snapshot_name())
+
+    def repaired(self) -> None:
+        """The stream is whole again; acks may have been in the hole."""
+        self.obedience.opened()
+
+    async def confirm(self) -> bool:
+        """Whether all of the engine was numbered, in this epoch and without a hole, at some moment after
+        this call began."""
+        writer = self._writer
+        outcome = await self._port.confirm(self._pace.confirm_timeout_s)
+        if not isinstance(outcome, Confirmed) or writer is None or self._writer is not writer:
+            return False
+        if outcome.upto is not None and self.fed_seq < outcome.upto:
+            return False
+        self._basis = outcome.basis
+        return self.ready
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    async def _confirm_for(self, beacon: Echo) -> None:
+        if await self.confirm():
+            self._echo = beacon
+
+    def _write(self, stream_events: tuple[StreamEvent, ...], parts: Parts) -> bool:
+        writer = self._writer
+        if writer is None:
+            self._fed_unopened = True
+            return False
+        if not stream_events and not any(parts.values()):
+            return True
+        try:
+            whole = writer.write(stream_events, parts, self._position(), self._offer)
+        except OversizeEventError as error:
+            LOG.error("%s: %s", writer.epoch.stream, error)
+            whole = False
+        if not whole:
+            self.repair.ask()
+        return whole
+
+    def _position(self) -> ControlPosition:
+        registry = self._services.registry
+        return ControlPosition(offset=max(0, registry.next_offset - 1), hash=registry.hash)
+
+    def _offer(self, record: SealedRecord) -> bool:
+        if self._to_drop > 0 and record.seq > 0:
+            self._to_drop -= 1
+            self.repair.ask(hold_s=self._drop_hold_s)
+        elif self._services.emitter.offer(record):
+            return True
+        self.dropped += 1
+        return False

@@ -1,0 +1,229 @@
+"""All hooks of one process: they share one emitter, one tail of `kv.control`, one of `kv.signals`, one pulser.
+
+async with HookHost(connection, keyring, enrolment) as host:
+    hook = await host.add(HookIdentity("worker-0"), "life-1", port, translator)
+    await hook.opened(timeout_s=10)
+    hook.feed(batch, admitted_after=hook.installed)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from events.errors import KvledgerError
+from events.fold.registry import Registry
+from events.hooks.emitter import Emitter, EmitterLimits
+from events.hooks.engine_port import EnginePort, Translator
+from events.hooks.hook import Hook, HookIdentity, HookPace, HookServices
+from events.hooks.pulse import Pulser
+from events.hooks.registration import Registrar, process_identity
+from events.hooks.signal_tail import SignalTail
+from events.hooks.stream import SealedRecord
+from events.ids import Role
+from events.kafka.connection import KafkaConnection, RawRecord
+from events.kafka.control import ControlTail, ControlWriter
+from events.keyring import KeyRing
+from events.model.control import ControlRecord
+from events.model.signal import ResyncRequested
+from events.signing import Signer, verify
+
+LOG = logging.getLogger(__name__)
+
+
+class NoGenesisError(KvledgerError):
+    """`kv.control` has no genesis record: the log was never set up (`kvledger topics ensure`, `kvledger up`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPace:
+    """Intervals of a process' hooks; `genesis_s` is how long a log without genesis is waited for."""
+
+    pulse_s: float = 0.2
+    genesis_s: float = 10.0
+    hook: HookPace = field(default_factory=HookPace)
+    emitter: EmitterLimits = field(default_factory=EmitterLimits)
+
+
+class HookHost:
+    """An async context manager; leaving it closes all streams, flushes and ends every task.
+
+    `enrolment` signs registrations. `wall_ms` and `monotonic_s` are injected clocks. If a task of a hook
+    fails, which is a fault of this program, `failed` holds the error and pulses of that hook end.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        keyring: KeyRing,
+        enrolment: Signer,
+        *,
+        pace: HostPace | None = None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.failed: BaseException | None = None
+        self.registry = Registry(verify)
+        self.emitter: Emitter
+        self.hooks: dict[str, list[Hook]] = {}
+        self._connection = connection
+        self._keyring = keyring
+        self._enrolment = enrolment
+        self._pace = pace or HostPace()
+        self._wall_ms = wall_ms
+        self._monotonic_ns = monotonic_ns
+        self._identity = process_identity()
+        self._tasks: dict[Hook | None, asyncio.Task[None]] = {}
+        self._control: ControlTail
+        self._writer: ControlWriter
+        self._signals: SignalTail
+        self._pulser: Pulser
+        self._services: HookServices
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def installed(self) -> int:
+        """Newest control offset that all hooks here have installed."""
+        return self.registry.next_offset - 1
+
+    async def start(self) -> None:
+        """Reads all of `kv.control` and starts what the hooks share.
+
+        Raises LogUnavailableError if no broker answers, NoGenesisError if the log isn't set up.
+        """
+        self._control = ControlTail(self._connection, self.registry, monotonic_ns=self._monotonic_ns)
+        self._control.listen(self._on_control)
+        try:
+            await self._await_genesis()
+            self._writer = ControlWriter(
+                self._connection,
+                log=self.registry.log,
+                signers={Role.ENROLMENT: self._enrolment},
+                wall_ms=self._wall_ms,
+            )
+            await self._writer.start()
+        except KvledgerError:
+            await self._control.stop()
+            raise
+        self.emitter = Emitter(self._connection, limits=self._pace.emitter, lost=self._on_lost)
+        self._signals = SignalTail(self._connection, self._on_resync)
+        self._pulser = Pulser(
+            self._connection,
+            newest_beacon=lambda: self._signals.newest,
+            hooks=lambda: self.hooks,
+            interval_s=self._pace.pulse_s,
+            confirm_budget_s=0.6 * self._pace.pulse_s,
+        )
+        self._services = HookServices(
+            emitter=self.emitter,
+            registrar=Registrar(self._writer, self._control),
+            registry=self.registry,
+            keyring=self._keyring,
+            monotonic_s=lambda: self._monotonic_ns() / 1e9,
+            snapshot_name=lambda: secrets.token_hex(8),
+        )
+        self._start_task(None, self._run_shared())
+
+    async def stop(self, timeout_s: float = 10.0) -> bool:
+        """Closes every hook, flushes, ends all tasks; False if records were left behind. Idempotent."""
+        for hooks in list(self.hooks.values()):
+            for hook in list(hooks):
+                await self.remove(hook)
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        flushed = await self.emitter.close(timeout_s)
+        await self._pulser.close()
+        await self._signals.stop()
+        await self._control.stop()
+        await self._writer.stop()
+        return flushed
+
+    async def add(
+        self, identity: HookIdentity, engine_life: str, port: EnginePort, translator: Translator
+    ) -> Hook:
+        """A hook for one (worker, rank); it registers at once, `await hook.opened(…)` to wait for that."""
+        hook = Hook(identity, engine_life, port, translator, self._services, self._pace.hook)
+        self.hooks.setdefault(identity.worker, []).append(hook)
+        self._start_task(hook, hook.run())
+        return hook
+
+    async def remove(self, hook: Hook, *, engine_ended: bool = False, silently: bool = False) -> None:
+        """Ends one hook. `silently`: without a word, as a process that was killed. Idempotent."""
+        hooks = self.hooks.get(hook.identity.worker, [])
+        if hook in hooks:
+            hooks.remove(hook)
+            if not hooks:
+                del self.hooks[hook.identity.worker]
+        task = self._tasks.pop(hook, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await hook.close(engine_ended=engine_ended, silently=silently)
+
+    async def _await_genesis(self) -> None:
+        deadline_ns = self._monotonic_ns() + int(self._pace.genesis_s * 1e9)
+        await self._control.catch_up()
+        while not self.registry.log:
+            if self._monotonic_ns() > deadline_ns:
+                raise NoGenesisError("kv.control has no genesis record")
+            await asyncio.sleep(0.2)
+            await self._control.catch_up()
+
+    async def _run_shared(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._control.run())
+            group.create_task(self._signals.run())
+            group.create_task(self._pulser.run())
+            group.create_task(self._watch_process())
+
+    async def _watch_process(self) -> None:
+        """A restored or cloned process must not go on in the epochs of the one it was copied from."""
+        while True:
+            await asyncio.sleep(self._pace.pulse_s)
+            identity = process_identity()
+            if identity != self._identity:
+                self._identity = identity
+                for hook in self._all():
+                    hook.new_epoch()
+
+    def _start_task(self, hook: Hook | None, work: Coroutine[Any, Any, None]) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_done)
+        self._tasks[hook] = task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.failed = task.exception()
+            LOG.error("a hook's task failed", exc_info=self.failed)
+
+    def _all(self) -> list[Hook]:
+        return [hook for hooks in self.hooks.values() for hook in hooks]
+
+    def _on_control(self, record: RawRecord, decoded: ControlRecord | None, why: str) -> None:
+        del record
+        if decoded is not None and not why:
+            for hook in self._all():
+                hook.control_moved()
+
+    def _on_resync(self, request: ResyncRequested) -> None:
+        for hook in self.hooks.get(request.worker, ()):
+            hook.resync(request)
+
+    def _on_lost(self, record: SealedRecord) -> None:
+        for hook in self.hooks.get(record.stream.worker, ()):
+            if hook.stream == record.stream:
+                hook.repair.ask()

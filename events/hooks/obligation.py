@@ -1,0 +1,152 @@
+"""What a hook owes to the deletions and invalidations of the log, and how each stands. Pure.
+
+The registry holds the orders; this keeps what one engine life has done about them. An order's domains are
+those of the key ring that its scope covers: the hook can name no others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from events.fold.registry import Registry
+from events.fold.registry_state import Deletion
+from events.hooks.engine_port import RefusalReason
+from events.ids import InvalidateReason
+from events.model.control import InvalidationRequested
+from events.model.part import Ack, DomainEvent, Refused, RequestStanding
+from events.scope import covers_domain
+
+MAX_COUNT = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Obligation:
+    """One order in this engine life. `removed` counts by domain; `discharged` may fall back to False when
+    an old copy lands late."""
+
+    deletion: Deletion
+    removed: Counter[str] = field(default_factory=Counter)
+    discharged: bool = False
+    refused: RefusalReason | None = None
+
+    @property
+    def number(self) -> int:
+        return self.deletion.number
+
+    @property
+    def reason(self) -> InvalidateReason:
+        body = self.deletion.body
+        if isinstance(body, InvalidationRequested):
+            return InvalidateReason(body.reason)
+        return InvalidateReason.DELETION
+
+
+class Obligations:
+    """All orders installed so far, for one engine life at a time."""
+
+    def __init__(self, registry: Registry, domains: Iterable[str]) -> None:
+        self._registry = registry
+        self._domains = tuple(domains)
+        self._known: dict[int, Obligation] = {}
+        self._answered: set[int] = set()
+
+    def installed(self) -> list[Obligation]:
+        """Every order of the registry, oldest first; new ones are taken up."""
+        for number, deletion in self._registry.deletions.items():
+            if number not in self._known:
+                self._known[number] = Obligation(deletion)
+        return list(self._known.values())
+
+    def open(self) -> list[Obligation]:
+        """Orders to be carried out now: neither discharged, nor refused for good, nor under a legal hold."""
+        return [
+            one
+            for one in self.installed()
+            if not one.discharged and one.refused != "no_delete_path" and not self.held(one)
+        ]
+
+    def held(self, obligation: Obligation) -> bool:
+        return any(self._registry.held(domain) for domain in self.domains(obligation))
+
+    def domains(self, obligation: Obligation) -> list[str]:
+        """Domains of the key ring that the order covers, as the registry stands now."""
+        scope = obligation.deletion.scope
+        return [
+            domain for domain in self._domains if covers_domain(scope, domain, self._registry.owner(domain))
+        ]
+
+    def newest_covering(self, domain: str) -> int:
+        """Number of the newest order that can cover the domain; -1 if there is none."""
+        covering = self._registry.deletions_of(domain) if self._registry.deletions else []
+        return covering[-1].number if covering else -1
+
+    def new_life(self, installed_before_birth: int) -> None:
+        """The engine's memory began empty, after the order at that offset was installed: all orders up to it
+        are discharged with nothing left, the later ones are owed by this life."""
+        self._known.clear()
+        for one in self.installed():
+            one.discharged = one.number <= installed_before_birth
+
+    def suspect(self) -> list[Obligation]:
+        """A copy with an old or unknown provenance landed: every order is to be looked at again."""
+        return [one for one in self.installed() if one.discharged and not self.held(one)]
+
+    def acks(
+        self, domains: Iterable[str], orphans: int, unassigned: int, nonce: int | None = None
+    ) -> dict[str, Sequence[DomainEvent]]:
+        """One ack for each domain, over all its orders that are discharged; domains without one are left out."""
+        found: dict[str, Sequence[DomainEvent]] = {}
+        wanted = set(domains)
+        standings: dict[str, list[RequestStanding]] = {}
+        for one in self.installed():
+            if not one.discharged:
+                continue
+            for domain in self.domains(one):
+                if domain in wanted:
+                    standings.setdefault(domain, []).append(
+                        RequestStanding(
+                            request=one.number,
+                            removed=min(one.removed[domain], MAX_COUNT),
+                            old_left=0,
+                            orphans=orphans,
+                            unassigned=unassigned,
+                        )
+                    )
+        for domain, requests in standings.items():
+            found[domain] = (Ack(requests=tuple(requests), nonce=nonce),)
+        return found
+
+    def refusals(
+        self, obligations: Iterable[Obligation], reason: RefusalReason, cure: str
+    ) -> dict[str, Sequence[DomainEvent]]:
+        """Marks orders as refused; events only for those whose reason is new."""
+        found: dict[str, list[DomainEvent]] = {}
+        for one in obligations:
+            if one.refused == reason:
+                continue
+            one.refused = reason
+            for domain in self.domains(one):
+                found.setdefault(domain, []).append(Refused(request=one.number, reason=reason, cure=cure))
+        return dict(found)
+
+    def nonces(self) -> list[tuple[int, Obligation]]:
+        """The newest audit nonce of each discharged order, unless answered in this epoch, as (offset, order)."""
+        newest = {nonce.request: offset for offset, nonce in self._registry.nonces.items()}
+        due: list[tuple[int, Obligation]] = []
+        for request, offset in newest.items():
+            obligation = self._known.get(request)
+            if offset not in self._answered and obligation is not None and obligation.discharged:
+                due.append((offset, obligation))
+        return due
+
+    def answered(self, offset: int) -> None:
+        """That nonce needs no further ack in this epoch."""
+        self._answered.add(offset)
+
+    def new_epoch(self) -> None:
+        """Acks, refusals and answers of the old epoch are nobody's any more."""
+        self._answered.clear()
+        for one in self.installed():
+            one.refused = None

@@ -1,0 +1,111 @@
+"""Makes an epoch: a fresh id and key at the first publication, registered in `kv.control`.
+
+A copy of this process (a fork, a restored checkpoint) must not write under the same epoch, so an epoch
+remembers which process made it: boot id, process id and start time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from events.errors import KvledgerError
+from events.fold.registry import Registry
+from events.hooks.stream import Epoch
+from events.ids import StreamKey
+from events.kafka.control import Appended
+from events.model.control import Registered
+from events.signing import Signer
+from events.topic import pinned_partition
+
+
+class RegistrationError(KvledgerError):
+    """The log did not accept the registration; `reason` is why folds ignore it. A missing grant needs the
+    operator, anything else is tried again by the hook itself."""
+
+    def __init__(self, worker: str, rank: int, reason: str) -> None:
+        super().__init__(f"{worker}/{rank} is not registered: {reason}")
+        self.worker = worker
+        self.rank = rank
+        self.reason = reason
+
+
+class ControlAppender(Protocol):
+    """`events.kafka.control.ControlWriter`, as far as a registration needs it."""
+
+    async def append(self, body: Registered) -> Appended: ...
+
+
+class ControlFollower(Protocol):
+    """`events.kafka.control.ControlTail`, likewise."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    async def wait_for(self, offset: int, timeout_s: float) -> bool: ...
+
+
+def process_identity() -> str:
+    """Names this life of this process: boot id, pid, start time; parts that the system lacks are empty."""
+    boot, started = "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError, IndexError):
+        # The command name is in parentheses and may hold anything; start time is field 22 of the line.
+        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{boot}/{os.getpid()}/{started}"
+
+
+class Registrar:
+    """Registers epochs of any worker. `entropy(n)` gives n secret random bytes."""
+
+    def __init__(
+        self,
+        writer: ControlAppender,
+        follower: ControlFollower,
+        *,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        timeout_s: float = 15.0,
+    ) -> None:
+        self._writer = writer
+        self._follower = follower
+        self._entropy = entropy
+        self._timeout_s = timeout_s
+
+    async def register(
+        self, worker: str, rank: int, engine_life: str, *, endpoint: str | None, model: str | None
+    ) -> Epoch:
+        """A new epoch with its own key, which this process' registry has installed when this returns.
+
+        Raises RegistrationError, SignatureError without an enrolment key, LogUnavailableError: then the
+        log may hold the registration all the same, and a later attempt, a new epoch, supersedes it.
+        """
+        registry = self._follower.registry
+        signer = Signer.from_seed(self._entropy(32))
+        body = Registered(
+            worker=worker,
+            rank=rank,
+            epoch=self._entropy(12).hex(),
+            engine_life=engine_life,
+            public_key=signer.public_key,
+            partition=pinned_partition(worker, rank, max(1, registry.partitions)),
+            endpoint=endpoint,
+            model=model,
+        )
+        appended = await self._writer.append(body)
+        if not await self._follower.wait_for(appended.offset, self._timeout_s):
+            raise RegistrationError(worker, rank, "kv.control could not be followed in time")
+        stream = StreamKey(worker, rank, body.epoch)
+        standing = registry.registration_of(stream)
+        if standing is None or standing.epoch_no != appended.offset:
+            raise RegistrationError(worker, rank, _ignored(registry))
+        return Epoch(stream, appended.offset, appended.record_sha256, body.partition, engine_life, signer)
+
+
+def _ignored(registry: Registry) -> str:
+    """Why records were ignored so far; the newest reason isn't kept apart."""
+    return ", ".join(sorted(registry.ignored)) or "unknown"
