@@ -54,7 +54,9 @@ class Settings(BaseSettings):
     kafka_controller_port: Port = 19093
     postgres_port: Port = 15432
     lookup_port: Port = 8400
-    topic_prefix: str = Field(default="", description="put before every topic's name: several logs on one Kafka")
+    topic_prefix: str = Field(
+        default="", description="put before every topic's name: several logs on one Kafka"
+    )
     partitions: Annotated[int, Field(gt=0, le=4096)] = Field(
         default=8, description="partitions of kv.events and kv.pulse, fixed for the life of a log"
     )
@@ -101,7 +103,32 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: object) -> Settings:
-    """The settings in force, `home` made absolute; raises `ConfigurationError` naming the bad setting."""
+    """The settings in force, with the addresses of the local stack where none are set and one runs.
+
+    Raises `ConfigurationError` naming the bad setting.
+    """
+    from kvledger.stack.state import Home
+
+    settings = configured_settings(**overrides)
+    state = Home(settings.home).read_state()
+    if state is None or not state.supervisor.is_alive():
+        return settings
+    at = state.endpoints
+    return settings.model_copy(
+        update={
+            "kafka": settings.kafka or at.kafka or None,
+            "database_url": settings.database_url
+            or (SecretStr(at.database_url) if at.database_url else None),
+            "lookup_port": at.lookup_port or settings.lookup_port,
+        }
+    )
+
+
+def configured_settings(**overrides: object) -> Settings:
+    """The settings as configured, whatever runs; `home` made absolute.
+
+    Raises `ConfigurationError` naming the bad setting.
+    """
     path = config_path()
     if CONFIG_VARIABLE in os.environ and not path.is_file():
         raise ConfigurationError(f"{CONFIG_VARIABLE} names {path}, which is no file")

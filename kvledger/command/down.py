@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvledger.settings import load_settings
+from kvledger.settings import configured_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def down(
     from kvledger.stack import session
     from kvledger.stack.state import Home
 
-    settings = load_settings()
+    settings = configured_settings()
     typer.echo("stopped" if session.stop(settings) else f"nothing runs in {settings.home}")
     if wipe:
         was_there = session.wipe(Home(settings.home))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvledger.settings import load_settings
+from kvledger.settings import configured_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def up(
     from kvledger.stack.session import read_running, running_stack, start_detached
     from kvledger.stack.state import Home
 
-    settings = load_settings()
+    settings = configured_settings()
     home = Home(settings.home)
 
     def progress(text: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from kvledger.command.status import masked
-from kvledger.settings import ConfigurationError, Settings, load_settings
+from kvledger.settings import ConfigurationError, Settings, configured_settings, load_settings
 from kvledger.stack.plan import process_environment
-from kvledger.stack.state import Endpoints
+from kvledger.stack.process import ProcessId, identify
+from kvledger.stack.state import Endpoints, Home, Phase, StackState
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +66,23 @@ def test_a_process_is_told_the_settings_and_addresses_in_force(tmp_path: Path) -
     assert told["KVLEDGER_LOOKUP_PORT"] == "7"
     assert told["KVLEDGER_KAFKA_HEAP_MB"] == "300"
     assert told["KVLEDGER_HOME"] == str(tmp_path)
+
+
+def test_a_running_stacks_addresses_are_used_where_none_are_set(tmp_path: Path) -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    at = Endpoints(home=tmp_path, kafka="k:1", database_url="postgresql://p:w@h/d", lookup_port=7)
+    Home(tmp_path).write_state(StackState(phase=Phase.READY, supervisor=own, endpoints=at))
+    settings = load_settings(home=tmp_path)
+    assert settings.database_url is not None
+    assert settings.database_url.get_secret_value() == at.database_url
+    assert (settings.kafka, settings.lookup_port) == ("k:1", 7)
+    assert load_settings(home=tmp_path, kafka="mine:2").kafka == "mine:2"
+    assert configured_settings(home=tmp_path).kafka is None
+
+
+def test_a_stopped_stacks_addresses_are_not_used(tmp_path: Path) -> None:
+    gone = ProcessId(pid=os.getpid(), started="0")
+    at = Endpoints(home=tmp_path, kafka="k:1")
+    Home(tmp_path).write_state(StackState(phase=Phase.READY, supervisor=gone, endpoints=at))
+    assert load_settings(home=tmp_path).kafka is None
