@@ -1,0 +1,255 @@
+"""One stream as a reader sees it: its fold, its bits in the prefix index, and how fresh it is known to be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from events.chain import MODULUS
+from events.fold.change import Changes, CopiesPut
+from events.fold.staleness import BeaconBook
+from events.fold.state import Copy, GroupState, HolderGroup, ProfileState, StreamState
+from events.ids import Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
+from events.keyring import DomainKeys
+from events.model.signal import Load, RankPulse
+from router_client.index import PrefixIndex
+
+TIERS = (Tier.GPU, Tier.CPU, Tier.DISK, Tier.REMOTE)
+BASES = (Basis.ENGINE, Basis.PUBLISHED, Basis.UNCONFIRMED)
+"""Strongest first."""
+MAX_PENDING = 512
+"""Pulses kept while their `next_seq` isn't applied; above, every second one is forgotten."""
+
+
+@dataclass(slots=True)
+class Layout:
+    """Bits of a stream: one per group and cumulative level. Level k is all holders of the first k+1 tiers
+    present; a copy on a tier counts for its level and all above.
+
+    A holder whose blocks of a group have another size than those of the group's lowest tier isn't credited:
+    their ids don't meet.
+    """
+
+    tiers: list[Tier]
+    groups: list[GroupState]
+    bits: dict[tuple[int, int], int]
+    bits_of: dict[HolderGroup, int]
+    sources: dict[int, list[HolderGroup]]
+    all_bits: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether one full-attention group is all there is."""
+        return len(self.groups) == 1 and self.groups[0].kind is GroupKind.FULL
+
+
+def holders_signature(state: StreamState) -> tuple[object, ...]:
+    """What a layout is made from; an equal signature means an equal layout."""
+    return tuple(
+        (name, holder.tier, tuple(sorted((g.index, g.kind, g.block_tokens, g.window) for g in groups)))
+        for name, holder in sorted(state.holders.items())
+        for groups in (holder.groups.values(),)
+    )
+
+
+def make_layout(state: StreamState, index: PrefixIndex) -> Layout:
+    """Takes a bit from the index for every group and level of the stream's holders."""
+    ordered = sorted(state.holders.values(), key=lambda holder: (TIERS.index(holder.tier), holder.name))
+    tiers = sorted({holder.tier for holder in ordered}, key=TIERS.index)
+    groups: dict[int, GroupState] = {}
+    for holder in ordered:
+        for group in holder.groups.values():
+            groups.setdefault(group.index, group)
+    bits = {(number, level): index.new_bit() for number in sorted(groups) for level in range(len(tiers))}
+    bits_of: dict[HolderGroup, int] = {}
+    sources: dict[int, list[HolderGroup]] = {bit: [] for bit in bits.values()}
+    for holder in ordered:
+        for number, group in holder.groups.items():
+            if group.block_tokens != groups[number].block_tokens:
+                continue
+            where = (holder.name, number)
+            for level in range(tiers.index(holder.tier), len(tiers)):
+                bit = bits[number, level]
+                bits_of[where] = bits_of.get(where, 0) | bit
+                sources[bit].append(where)
+    return Layout(tiers, [groups[number] for number in sorted(groups)], bits, bits_of, sources, sum(sources))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPulse:
+    """A pulse that says more than is applied, or echoes a beacon that this reader hasn't read back yet."""
+
+    rank: RankPulse
+    arrived_ns: int
+
+
+@dataclass(slots=True)
+class StreamView:
+    """`as_of_ns` by basis: when this reader began its newest own beacon at or before one that the stream
+    echoed at a point that is applied here. It never goes back within an epoch.
+
+    `shed`: its copies went over this reader's memory bound, it is not followed. `divergent`: its own pulse
+    names another inventory or another last record than the fold has.
+    """
+
+    state: StreamState
+    partition: int
+    index: PrefixIndex
+    layout: Layout | None = None
+    signature: tuple[object, ...] = ()
+    as_of_ns: dict[Basis, int] = field(default_factory=dict)
+    pulse_ns: int | None = None
+    announced_seq: int | None = None
+    load: Load | None = None
+    divergent: bool = False
+    shed: bool = False
+    pending: deque[PendingPulse] = field(default_factory=deque)
+    by_domain: dict[str, tuple[ProfileState, ...]] = field(default_factory=dict)
+    aliases: dict[str, bytes] = field(default_factory=dict)
+    open_orders: dict[str, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    copy_count: int = 0
+
+    @property
+    def key(self) -> StreamKey:
+        return self.state.key
+
+    @property
+    def partial(self) -> bool:
+        """Whether any holder may hold more than is known, so that absence can't be claimed."""
+        return any(holder.inventory is Inventory.PARTIAL for holder in self.state.holders.values())
+
+    def alias(self, keys: DomainKeys) -> bytes:
+        """The domain's name in this stream; remembered."""
+        known = self.aliases.get(keys.domain)
+        if known is None:
+            known = keys.alias(self.key.worker, self.key.rank, self.state.epoch_no)
+            self.aliases[keys.domain] = known
+        return known
+
+    def profiles(self, keys: DomainKeys) -> tuple[ProfileState, ...]:
+        """Profiles declared in the domain and not retired."""
+        known = self.by_domain.get(keys.domain)
+        if known is None:
+            name = self.alias(keys)
+            known = tuple(p for p in self.state.profiles.values() if p.alias == name and not p.retired)
+            self.by_domain[keys.domain] = known
+        return known
+
+    def take(self, changes: Changes) -> None:
+        """Follows one record's changes in the index. `state` has them already."""
+        if changes.profiles:
+            self.by_domain.clear()
+        for change in changes.copies:
+            where = (change.holder, change.group)
+            if isinstance(change, CopiesPut) and change.attributes.state is CopyState.COMMITTED:
+                self._store(where, change.ids, change.parents)
+            else:
+                self._evict(where, change.ids)
+        if changes.holders:
+            signature = holders_signature(self.state)
+            if signature != self.signature:
+                self.signature = signature
+                self.reindex()
+        self.copy_count = self.state.copy_count()
+
+    def restore(self) -> None:
+        """Indexes a stream whose fold came from a snapshot."""
+        self.signature = holders_signature(self.state)
+        self.reindex()
+
+    def reindex(self) -> None:
+        """Takes all bits back and stores everything anew under fresh ones."""
+        self.unindex()
+        self.layout = make_layout(self.state, self.index)
+        for where, table in self.state.copies.items():
+            held = [(block, parent) for block, (parent, a) in table.items() if a.state is CopyState.COMMITTED]
+            self._store(where, [block for block, _ in held], [parent for _, parent in held])
+        self.copy_count = self.state.copy_count()
+
+    def unindex(self) -> None:
+        """The stream is credited with nothing any more; its bits return to the index."""
+        layout, self.layout = self.layout, None
+        if layout is None:
+            return
+        for where, bits in layout.bits_of.items():
+            self.index.release(bits, list(self.state.copies.get(where, ())))
+
+    def _store(self, where: HolderGroup, ids: Sequence[bytes], parents: Sequence[bytes]) -> None:
+        bits = self.layout.bits_of.get(where, 0) if self.layout else 0
+        if bits:
+            self.index.store(bits, ids, parents)
+
+    def _evict(self, where: HolderGroup, ids: Sequence[bytes]) -> None:
+        layout = self.layout
+        if layout is None or where not in layout.bits_of:
+            return
+        if all(len(sources) == 1 for sources in layout.sources.values()):
+            self.index.evict(layout.bits_of[where], ids)
+            return
+        for bit, sources in layout.sources.items():
+            if where in sources:
+                others = [self.state.copies.get(other, {}) for other in sources if other != where]
+                gone = [b for b in ids if not any(_committed(table.get(b)) for table in others)]
+                self.index.evict(bit, gone)
+
+    def heard(self, rank: RankPulse, now_ns: int) -> None:
+        """A pulse of this stream arrived; it counts once what it announces is applied (`settle`)."""
+        self.pulse_ns, self.announced_seq, self.load = now_ns, rank.next_seq, rank.load
+        if len(self.pending) >= MAX_PENDING:
+            self.pending = deque(list(self.pending)[::2])
+        self.pending.append(PendingPulse(rank, now_ns))
+
+    def settle(self, book: BeaconBook, newest_signal: int) -> int | None:
+        """Lets every pulse count that can: its `next_seq` is applied, and the beacon it echoes was read back
+        here. Returns the new instant that answers are as of, if there is one."""
+        found: int | None = None
+        while self.pending:
+            rank = self.pending[0].rank
+            if rank.next_seq > self.state.next_seq:
+                break
+            if rank.next_seq == self.state.next_seq:
+                self.divergent = rank.next_seq > 0 and self._diverges(rank)
+            echo = rank.echo
+            if echo is not None and echo.offset > newest_signal:
+                break
+            self.pending.popleft()
+            begun = book.begun_at(echo.offset, echo.nonce) if echo is not None else None
+            if begun is not None and begun > self.as_of_ns.get(rank.basis, -1):
+                self.as_of_ns[rank.basis] = found = begun
+        return found
+
+    def fresh(self, weakest: Basis) -> tuple[int | None, Basis]:
+        """(instant the stream is known as of, basis of that) going by words at least as strong as asked."""
+        best: int | None = None
+        basis = weakest
+        for candidate in BASES[: BASES.index(weakest) + 1]:
+            at = self.as_of_ns.get(candidate)
+            if at is not None and (best is None or at > best):
+                best, basis = at, candidate
+        return best, basis
+
+    def _diverges(self, rank: RankPulse) -> bool:
+        """Whether the pulse, taken at exactly the record applied last, contradicts the fold."""
+        if self.state.prev and rank.prev != self.state.prev:
+            return True
+        if not self.state.whole:
+            return False
+        for stated in rank.checksums:
+            count, total = 0, 0
+            for (_, holder, group), checksum in self.state.checksums.items():
+                if (holder, group) == (stated.holder, stated.group):
+                    count, total = count + checksum.count, total + checksum.total
+            value = (total % MODULUS).to_bytes(16, "big")
+            if (count, value) != (stated.count, stated.checksum):
+                return True
+        return False
+
+
+def _committed(copy: Copy | None) -> bool:
+    return copy is not None and copy[1].state is CopyState.COMMITTED
+
+
+def total_copies(streams: Iterable[StreamView]) -> int:
+    """Copies of all streams together."""
+    return sum(stream.copy_count for stream in streams)

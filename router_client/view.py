@@ -1,0 +1,311 @@
+"""The in-memory view: the fold of `kv.events` with a memory store, fed record by record, asked at any time.
+
+Pure: clocks are injected, nothing here waits. The lookup service and a router's own process feed the same
+class, so they give the same answers. Feed it from one thread.
+
+Memory is bounded by policy: a stream whose record takes the view above `max_copies` is shed. It is left out
+of answers as a gap until the view is at nine tenths of its bound again and the stream's next snapshot has made
+it whole; until then it lowers the coverage, never the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from events.chain import sha256, split_lines
+from events.codec import BatchDecodeError, decode_batch, decode_pulse, decode_quota, decode_signal
+from events.errors import DecodeError
+from events.fold.apply import apply, apply_undecodable
+from events.fold.change import Changes, Outcome
+from events.fold.registry import Registry
+from events.fold.staleness import BeaconBook
+from events.fold.state import StreamState
+from events.ids import StreamKey, StreamStatus, Tier, Unit
+from events.keyring import KeyRing
+from events.model.audit import QuotaState
+from events.model.control import ControlRecord, Fenced, Registered
+from events.model.signal import Beacon
+from events.token import Token
+from router_client.index import PrefixIndex
+from router_client.stream_view import StreamView
+
+MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLimits:
+    """`max_copies`: copies held for all streams. `max_streams`: streams followed, registered or not.
+    `max_blocks`: blocks of one question. `max_chains`: different (profile, block size) that one question by
+    tokens is hashed for. `silent_after_ns`: without a pulse for so long a stale stream is called silent.
+    `beacon_interval_ms` and `pulse_interval_ms` are the configured rates, parts of the floor."""
+
+    max_copies: int = 20_000_000
+    max_streams: int = 100_000
+    max_blocks: int = 32_768
+    max_chains: int = 8
+    silent_after_ns: int = 2_000 * MILLISECOND_NS
+    beacon_interval_ms: float = 100.0
+    pulse_interval_ms: float = 200.0
+    max_transit_ms: float = 100.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the feed met, for metrics."""
+
+    records: int = 0
+    block_operations: int = 0
+    undecodable: int = 0
+    faults: int = 0
+    pulses: int = 0
+    bad_pulses: int = 0
+    bad_signals: int = 0
+    shed: int = 0
+    refused_streams: int = 0
+
+
+@dataclass(slots=True)
+class LocalView:
+    """State of one reader. `registry` is fed by whoever tails `kv.control`; `control_current_ns` asks that
+    tail when its last fetch that reached the end was started."""
+
+    reader: str
+    registry: Registry
+    keyring: KeyRing
+    control_current_ns: Callable[[], int | None]
+    limits: ViewLimits = field(default_factory=ViewLimits)
+    index: PrefixIndex = field(default_factory=PrefixIndex)
+    streams: dict[StreamKey, StreamView] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
+    quotas: dict[tuple[str, Tier, Unit], QuotaState] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    caught_up: bool = False
+    copies: int = 0
+    transit_ms: float = 0.0
+    _newest_signal: int = -1
+    _waiting: dict[StreamKey, StreamView] = field(default_factory=dict)
+    _token: tuple[int, int, str] = (-1, -1, "")
+    _version: int = 0
+
+    def __post_init__(self) -> None:
+        self.book = BeaconBook(self.reader)
+
+    book: BeaconBook = field(init=False)
+
+    def position(self, partition: int) -> int:
+        """Next offset of `kv.events` to read in a partition."""
+        return self.positions.get(partition, 0)
+
+    def token(self) -> str:
+        """Stands for everything that is applied now."""
+        control = self.registry.next_offset
+        if self._token[:2] != (self._version, control):
+            count = max([self.registry.partitions, *(p + 1 for p in self.positions)])
+            events = tuple(self.position(p) for p in range(count))
+            self._token = (self._version, control, Token(self.registry.log, events, control).encode())
+        return self._token[2]
+
+    def reached(self, token: Token) -> bool:
+        """Whether everything that a token of this log stands for is applied here."""
+        return token.control <= self.registry.next_offset and all(
+            at <= self.position(p) for p, at in enumerate(token.events)
+        )
+
+    def restore(self, states: Iterable[tuple[int, StreamState]], positions: dict[int, int]) -> None:
+        """Starts from a snapshot: (partition, fold state) of every stream, and the next offset by partition.
+        Call it before any record is applied."""
+        for partition, state in states:
+            if self._foreign(state.key):
+                continue
+            view = StreamView(state, partition, self.index)
+            view.copy_count = state.copy_count()
+            self.streams[state.key] = view
+            if self._indexable(view):
+                view.restore()
+            self.copies += view.copy_count
+        self.positions.update(positions)
+        self._version += 1
+
+    def apply_record(self, partition: int, offset: int, value: bytes, now_ns: int) -> Changes | None:
+        """One record of `kv.events`, in offset order within its partition. None: redelivered, or of nobody
+        that is followed here. Total: no bytes make it raise."""
+        if offset < self.position(partition):
+            return None
+        self.positions[partition] = offset + 1
+        self._version += 1
+        self.counters.records += 1
+        try:
+            batch = decode_batch(value)
+        except BatchDecodeError as error:
+            self.counters.undecodable += 1
+            view = self.streams.get(error.stream) if error.stream is not None else None
+            if view is None or view.shed or error.seq is None:
+                return None
+            changes = apply_undecodable(view.state, error.seq, sha256(split_lines(value)[0]), error.reason)
+        else:
+            view = self._view_of(batch.header.stream, batch.header.epoch_no, partition)
+            if view is None:
+                return None
+            changes = apply(view.state, batch)
+        if changes.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
+            self.counters.faults += 1
+        self.counters.block_operations += changes.block_operations
+        self._follow(view, changes, now_ns)
+        return changes
+
+    def apply_pulse(self, value: bytes, now_ns: int) -> None:
+        """One record of `kv.pulse`. Pulses of streams that nobody registered are not kept."""
+        try:
+            pulse = decode_pulse(value)
+        except DecodeError:
+            self.counters.bad_pulses += 1
+            return
+        self.counters.pulses += 1
+        for rank in pulse.ranks:
+            key = StreamKey(pulse.worker, rank.rank, rank.epoch)
+            registration = self.registry.registration_of(key)
+            if registration is None or self._foreign(key):
+                continue
+            view = self._view_of(key, registration.epoch_no, registration.body.partition)
+            if view is not None:
+                view.heard(rank, now_ns)
+                self._settle(view, now_ns)
+
+    def apply_signal(self, offset: int, value: bytes, now_ns: int) -> None:
+        """One record of `kv.signals`. An offset that doesn't grow means a truncated log."""
+        if offset <= self._newest_signal:
+            self.signals_truncated()
+        self._newest_signal = offset
+        try:
+            signal = decode_signal(value)
+        except DecodeError:
+            self.counters.bad_signals += 1
+            return
+        if isinstance(signal, Beacon):
+            self.book.read_back(offset, signal.reader, signal.nonce)
+            for view in list(self._waiting.values()):
+                self._settle(view, now_ns)
+
+    def signals_truncated(self) -> None:
+        """`kv.signals` lost records: no echo of what was in it can be trusted any more."""
+        self.book.truncated()
+        self._newest_signal = -1
+        for view in self.streams.values():
+            view.pending.clear()
+        self._waiting.clear()
+
+    def apply_quota(self, value: bytes) -> None:
+        """One record of `kv.quota`; the newest of a key wins, whoever reads later states again."""
+        try:
+            quota = decode_quota(value)
+        except DecodeError:
+            self.counters.bad_signals += 1
+            return
+        known = self.quotas.get((quota.tenant, quota.tier, quota.unit))
+        if known is None or quota.term >= known.term:
+            self.quotas[quota.tenant, quota.tier, quota.unit] = quota
+
+    def control_folded(self, record: ControlRecord | None, why: str) -> None:
+        """The registry has just folded a record; superseded and fenced streams leave the index at once."""
+        if record is None or why not in ("", "conflicting_registration"):
+            return
+        body = record.body
+        if isinstance(body, Registered):
+            for key in [k for k in self.streams if (k.worker, k.rank) == (body.worker, body.rank)]:
+                if self._foreign(key):
+                    self._forget(key)
+        if isinstance(body, Registered | Fenced):
+            view = self.streams.get(StreamKey(body.worker, body.rank, body.epoch))
+            if view is not None and not self._indexable(view):
+                view.unindex()
+
+    def partition_lost(self, partition: int, next_offset: int) -> None:
+        """The log no longer holds what comes next in a partition: every stream of it is in gap until its
+        snapshot, and reading goes on at `next_offset`."""
+        self.positions[partition] = next_offset
+        self._version += 1
+        for view in self.streams.values():
+            if view.partition == partition and view.state.status is not StreamStatus.CLOSED:
+                view.state.status = StreamStatus.GAP
+                view.state.fault = "the log lost records"
+                view.state.snapshot = None
+
+    def work(self, steps: int) -> bool:
+        """Goes on with what index changes left over; true when nothing is left."""
+        return self.index.work(steps)
+
+    def floor_ms(self) -> float:
+        """The bound below which no answer can be counted on: both intervals and the fastest way of a beacon
+        to a hook and back that was seen."""
+        return self.limits.beacon_interval_ms + self.limits.pulse_interval_ms + self.transit_ms
+
+    def _view_of(self, key: StreamKey, epoch_no: int, partition: int) -> StreamView | None:
+        view = self.streams.get(key)
+        if view is None:
+            if self._foreign(key):
+                return None
+            if len(self.streams) >= self.limits.max_streams:
+                self.counters.refused_streams += 1
+                return None
+            view = StreamView(StreamState(key, epoch_no), partition, self.index)
+            self.streams[key] = view
+        if view.shed:
+            if self.copies > self.limits.max_copies * 9 // 10:
+                return None
+            view.shed = False
+        return view
+
+    def _foreign(self, key: StreamKey) -> bool:
+        """Whether a later registration has superseded the stream, so that nothing of it matters here."""
+        return key in self.registry.registrations and self.registry.superseded(key)
+
+    def _indexable(self, view: StreamView) -> bool:
+        return (
+            view.key not in self.registry.fenced
+            and view.state.status is not StreamStatus.CLOSED
+            and not self._foreign(view.key)
+        )
+
+    def _follow(self, view: StreamView, changes: Changes, now_ns: int) -> None:
+        before = view.copy_count
+        indexable = self._indexable(view)
+        if indexable or view.layout is not None:
+            view.take(changes)
+        if not indexable:
+            view.unindex()
+            view.copy_count = view.state.copy_count()
+        self.copies += view.copy_count - before
+        if self.copies > self.limits.max_copies:
+            self._shed(view)
+        self._settle(view, now_ns)
+
+    def _shed(self, view: StreamView) -> None:
+        """Forgets a stream's copies. What is folded of it later starts in a gap."""
+        view.unindex()
+        self.copies -= view.copy_count
+        state = StreamState(view.key, view.state.epoch_no)
+        state.status, state.fault = StreamStatus.GAP, "over this reader's memory bound"
+        view.state, view.signature, view.copy_count, view.shed = state, (), 0, True
+        view.by_domain.clear()
+        view.pending.clear()
+        self._waiting.pop(view.key, None)
+        self.counters.shed += 1
+
+    def _forget(self, key: StreamKey) -> None:
+        view = self.streams.pop(key)
+        self._waiting.pop(key, None)
+        view.unindex()
+        self.copies -= view.copy_count
+
+    def _settle(self, view: StreamView, now_ns: int) -> None:
+        found = view.settle(self.book, self._newest_signal)
+        if found is not None:
+            loop_ms = (now_ns - found) / MILLISECOND_NS
+            fastest = min(loop_ms, self.limits.max_transit_ms)
+            # Slowly forgotten, so that one lucky round doesn't set the floor for ever.
+            self.transit_ms = fastest if self.transit_ms == 0 else min(fastest, self.transit_ms * 1.01)
+        if view.pending:
+            self._waiting[view.key] = view
+        else:
+            self._waiting.pop(view.key, None)
