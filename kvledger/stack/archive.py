@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import shutil
+import ssl
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ KAFKA_VERSION = "4.3.1"
 _ENDPOINT = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}+org.slf4j:slf4j-simple:1.7.36"
 _SUMS = Path(__file__).with_name("kafka.sha256")
 _COMPLETE = "complete"
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 
 def default_cache() -> Path:
@@ -73,10 +75,19 @@ def fetch(folder: Path) -> None:
         if is_complete(folder):
             return
         logging.getLogger("jgo").setLevel(logging.ERROR)
+        _trust_the_system()
         import jgo
 
         environment = jgo.build(endpoint=_ENDPOINT, cache_dir=folder.parent / "jgo")
         install(list(environment.all_jars), folder)
+
+
+def _trust_the_system() -> None:
+    """Lets the fetch trust what this machine trusts; the packaged list knows no company's own authority."""
+    for bundle in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
+        if bundle is not None and Path(bundle).is_file():
+            os.environ.setdefault("REQUESTS_CA_BUNDLE", bundle)
+            return
 
 
 if __name__ == "__main__":

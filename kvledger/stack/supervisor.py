@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
@@ -240,21 +240,15 @@ class Supervisor:
         )
 
 
-async def _all_of(*works: Awaitable[None]) -> None:
+async def _all_of(*works: Coroutine[None, None, None]) -> None:
     """Runs them beside each other; the first failure cancels the others and is raised alone."""
-
-    async def one(work: Awaitable[None]) -> None:
-        await work
-
+    tasks = [asyncio.create_task(work) for work in works]
     try:
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(one(work))
-    except* StackError as failed:
-        first: BaseException = failed
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def take_lock(home: Home) -> IO[str]:
