@@ -84,8 +84,8 @@ def fetch(folder: Path) -> None:
 
 def _trust_the_system() -> None:
     """Lets the fetch trust what this machine trusts; the packaged list knows no company's own authority."""
-    for bundle in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
-        if bundle is not None and Path(bundle).is_file():
+    for bundle in (ssl.get_default_verify_paths().cafile or "", *_BUNDLES):
+        if Path(bundle).is_file():
             os.environ.setdefault("REQUESTS_CA_BUNDLE", bundle)
             return
 
