@@ -80,6 +80,12 @@ class PartitionProjection:
         self.next_offset, self.last_record_sha256 = start, b""
         return delta
 
+    def pass_hole(self, offset: int) -> Delta:
+        """There is no record between the position and `offset`: nothing is lost, the position moves on."""
+        delta = Delta(self.next_offset, offset, b"", 0)
+        self.next_offset, self.last_record_sha256 = offset, b""
+        return delta
+
     def prune(self, registry: Registry, most: int = 16) -> Delta | None:
         """Ends the volatile copies of streams that control has superseded, a few streams at a time; None if
         there are none. The position stays where it is."""

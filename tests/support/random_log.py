@@ -58,7 +58,9 @@ class RandomLog:
         for number, (worker, epoch) in enumerate((("w0", "e0"), ("w0", "e1"), ("w1", "e2"))):
             registered = sha256(epoch.encode())
             self.streams.append(
-                StreamBuilder(worker=worker, epoch=epoch, epoch_no=6 + number, prev=registered)
+                StreamBuilder(
+                    worker=f"{worker}-{self.partition}", epoch=epoch, epoch_no=6 + number, prev=registered
+                )
             )
 
     def records(self, count: int) -> Iterator[RawRecord]:
@@ -84,8 +86,7 @@ class RandomLog:
         rng = self.rng
         builder = rng.choice(self.streams)
         if builder.seq == 0:
-            parts = [(alias, [declared(0, (100,)), declared(1, (7,))]) for alias in ALIASES]
-            return [builder.seal(START, parts=parts).value]
+            return [builder.seal(START, parts=_profiles()).value]
         dice = rng.random()
         if dice < 0.04:
             return [self.last or b"x"]
@@ -101,7 +102,7 @@ class RandomLog:
         if dice < 0.20:
             return self._snapshot(builder)
         stream_events = self._stream_events() if rng.random() < 0.15 else []
-        parts = [
+        parts: list[tuple[bytes, list[DomainEvent]]] = [
             (alias, [self._domain_event() for _ in range(rng.randint(1, 4))])
             for alias in ALIASES
             if rng.random() < 0.7
@@ -193,8 +194,7 @@ class RandomLog:
         """Begin, a range for each holder, perhaps with a hole, perhaps without an end."""
         rng = self.rng
         name = f"s{builder.seq}"
-        parts = [(alias, [declared(0, (100,)), declared(1, (7,))]) for alias in ALIASES]
-        values = [builder.seal(SnapshotBegin(snapshot=name, opened=START), parts=parts).value]
+        values = [builder.seal(SnapshotBegin(snapshot=name, opened=START), parts=_profiles()).value]
         for holder in ("gpu", "cpu"):
             if rng.random() < 0.1:
                 continue
@@ -215,3 +215,7 @@ class RandomLog:
             )
             values.append(builder.seal(SnapshotEnd(snapshot=name, inventories=known)).value)
         return values
+
+
+def _profiles() -> list[tuple[bytes, list[DomainEvent]]]:
+    return [(alias, [declared(0, (100,)), declared(1, (7,))]) for alias in ALIASES]

@@ -1,0 +1,217 @@
+"""From records to rows: owns partitions, folds their records and writes each batch once, whatever fails.
+
+Knows no consumer: it says from which offset it wants to read, and tolerates any redelivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from events.chain import sha256
+from events.errors import KvledgerError
+from events.fold.registry import Registry
+from events.kafka.connection import RawRecord
+from indexer.delta import Delta
+from indexer.outbox import Outbox
+from indexer.partition_log import PartitionLog
+from indexer.projection import OffsetJumpError, PartitionProjection
+from indexer.store import Lease, LeaseLostError, Store, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+BATCH_BYTES = 4_000_000
+"""Records of one transaction, at most: bounds how long a fold holds the event loop."""
+
+
+class SeekError(KvledgerError):
+    """The consumer must read the partition again from `offset`; what it brought is not applied."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        super().__init__(f"partition {partition}: read again from {offset}")
+        self.partition, self.offset = partition, offset
+
+
+@dataclass(slots=True)
+class _Owned:
+    lease: Lease
+    projection: PartitionProjection
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    revoked: bool = False
+
+
+class Applier:
+    """Owns what it was told to `own`; `apply` of anything else is ignored.
+
+    `registry` is kept current by the caller; `block_operations` and `batches` count what was committed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        partition_log: PartitionLog,
+        outbox: Outbox,
+        registry: Registry,
+        *,
+        topic: str,
+        monotonic_s: Callable[[], float],
+        prune_every_s: float = 5.0,
+    ) -> None:
+        self._store, self._log, self._outbox, self._registry = store, partition_log, outbox, registry
+        self._topic = topic
+        self._monotonic_s = monotonic_s
+        self._prune_every_s = prune_every_s
+        self._owned: dict[int, _Owned] = {}
+        self._pruned_at_s: dict[int, float] = {}
+        self.block_operations = 0
+        self.batches = 0
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Next offset of each owned partition."""
+        return {number: owned.projection.next_offset for number, owned in self._owned.items()}
+
+    async def own(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Makes these the partitions owned, and no others: those new are claimed and loaded. Returns the
+        offset to read each from. Raises StoreUnavailableError or LogUnavailableError: repeat the call."""
+        wanted = set(partitions)
+        for number in set(self._owned) - wanted:
+            self.disown(number)
+        for number in sorted(wanted - set(self._owned)):
+            self._owned[number] = await self._take_over(number)
+        return {number: self._owned[number].projection.next_offset for number in wanted}
+
+    def disown(self, partition: int) -> None:
+        """Forgets a partition's state; a write that is being retried is abandoned."""
+        owned = self._owned.pop(partition, None)
+        if owned is not None:
+            owned.revoked = True
+
+    async def _take_over(self, partition: int) -> _Owned:
+        lease = await self._store.claim(self._topic, partition)
+        start, end = await self._log.bounds(self._topic, partition)
+        why = await self._mismatch(lease, start, end)
+        if why is not None:
+            is_first = not lease.log_id
+            if not is_first:
+                log.error(
+                    "partition %d is rebuilt from offset %d: %s",
+                    partition,
+                    start,
+                    why,
+                    extra={"action": "partition_rebuilt"},
+                )
+            lease = await self._store.reset(
+                lease, log_id=self._registry.log, start=start, rebuild_until=0 if is_first else end
+            )
+        states = await self._store.load(lease)
+        owned = _Owned(
+            lease,
+            PartitionProjection.of(partition, lease.next_offset, lease.last_record_sha256, states),
+        )
+        log.info(
+            "partition %d: term %d, offset %d, %d streams",
+            partition,
+            lease.term,
+            lease.next_offset,
+            len(states),
+        )
+        if start > lease.next_offset:
+            await self._store.write(lease, owned.projection.skip_to(start))
+        return owned
+
+    async def _mismatch(self, lease: Lease, start: int, end: int) -> str | None:
+        """Why the stored position isn't one of this log, or None: then the partition goes on from there."""
+        if lease.log_id != self._registry.log:
+            return f"it was of log {lease.log_id or 'none'}, this is {self._registry.log}"
+        if lease.next_offset > end:
+            return f"stored up to {lease.next_offset}, the log ends at {end}"
+        last = lease.next_offset - 1
+        if lease.last_record_sha256 and last >= start:
+            record = await self._log.first_from(lease.topic, lease.partition, last)
+            if record is None or (record.offset == last and sha256(record.value) != lease.last_record_sha256):
+                return f"the record at {last} is another one"
+        return None
+
+    async def apply(self, partition: int, records: Sequence[RawRecord]) -> None:
+        """Folds and commits the records, in their order. Returns once they are in the store, or at once when
+        the partition isn't owned (any more). Raises SeekError if they don't continue it."""
+        for chunk in _chunks(records):
+            owned = self._owned.get(partition)
+            if owned is None:
+                return
+            async with owned.lock:
+                try:
+                    delta = owned.projection.fold(chunk)
+                except OffsetJumpError as error:
+                    delta = await self._after_jump(owned, error)
+                    if delta is not None:
+                        await self._commit(owned, delta)
+                    raise SeekError(partition, owned.projection.next_offset) from error
+                if delta is not None:
+                    await self._commit(owned, delta)
+
+    async def _after_jump(self, owned: _Owned, error: OffsetJumpError) -> Delta | None:
+        """Records between were not delivered (None: read again), are gone from the log's head, or never
+        were: aborted transactions leave offsets without a record."""
+        projection = owned.projection
+        start, _ = await self._log.bounds(self._topic, error.partition)
+        if start > error.wanted:
+            return projection.skip_to(start)
+        record = await self._log.first_from(self._topic, error.partition, error.wanted)
+        if record is not None and record.offset > error.wanted:
+            return projection.pass_hole(record.offset)
+        return None
+
+    async def _commit(self, owned: _Owned, delta: Delta) -> None:
+        lease = owned.lease
+        is_rebuild = delta.next_offset <= lease.rebuild_until
+        if delta.dead and not is_rebuild:
+            await self._outbox.bury(lease.topic, lease.partition, delta.dead)
+        attempt = 0
+        while not owned.revoked:
+            try:
+                await self._store.write(lease, delta)
+                break
+            except StoreUnavailableError as error:
+                pause_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+                attempt += 1
+                log.warning("partition %d waits for the store: %s", lease.partition, error)
+                await asyncio.sleep(pause_s)
+            except LeaseLostError as error:
+                log.warning("%s", error, extra={"action": "lease_lost"})
+                self.disown(lease.partition)
+                return
+        else:
+            return
+        self.batches += 1
+        self.block_operations += delta.block_operations
+        if delta.resyncs and not is_rebuild:
+            await self._outbox.ask_resync(delta.resyncs)
+
+    async def prune(self) -> None:
+        """Ends copies of superseded streams, a few streams of each owned partition at a time."""
+        for partition, owned in list(self._owned.items()):
+            now_s = self._monotonic_s()
+            if now_s - self._pruned_at_s.get(partition, -1e9) < self._prune_every_s:
+                continue
+            async with owned.lock:
+                if owned.revoked:
+                    continue
+                delta = owned.projection.prune(self._registry)
+                if delta is not None:
+                    await self._commit(owned, delta)
+                else:
+                    self._pruned_at_s[partition] = now_s
+
+
+def _chunks(records: Sequence[RawRecord]) -> Iterable[Sequence[RawRecord]]:
+    first, size = 0, 0
+    for at, record in enumerate(records):
+        size += len(record.value)
+        if size > BATCH_BYTES and at > first:
+            yield records[first:at]
+            first, size = at, len(record.value)
+    yield records[first:]

@@ -1,0 +1,119 @@
+"""Statements of the control projection."""
+
+from __future__ import annotations
+
+from indexer.bulk import upsert
+from indexer.tables import (
+    Checkpoint,
+    DeletionRequest,
+    Domain,
+    QuotaChange,
+    QuotaLimit,
+    Registration,
+    StreamAlias,
+    TenantQuota,
+    Verdict,
+)
+
+CLAIM = """
+INSERT INTO partition_progress (topic, partition, term) VALUES ($1, 0, 1)
+ON CONFLICT (topic, partition) DO UPDATE SET term = partition_progress.term + 1
+RETURNING term, next_offset
+"""
+LOG_ID = "SELECT log_id FROM partition_progress WHERE topic = $1 AND partition = 0"
+ADVANCE = """
+UPDATE partition_progress SET next_offset = $3, log_id = $4, updated_at = now()
+WHERE topic = $1 AND partition = 0 AND term = $2 RETURNING next_offset
+"""
+REWIND = """
+UPDATE partition_progress SET next_offset = 0, log_id = '', updated_at = now()
+WHERE topic = $1 AND partition = 0 AND term = $2
+"""
+EMPTY = """TRUNCATE domain, registration, deletion_request, verdict, checkpoint, quota_limit, tenant_quota,
+quota_change"""
+
+DOMAIN = upsert(Domain, ("name", "tenant", "shared", "admitted", "created_at_offset"), key=("name",))
+REGISTRATION = upsert(
+    Registration,
+    (
+        "epoch_no",
+        "worker",
+        "rank",
+        "epoch",
+        "engine_life",
+        "partition",
+        "model",
+        "superseded",
+        "fenced",
+        "exit_attested",
+        "registered_at",
+    ),
+    key=("epoch_no",),
+)
+DELETION = upsert(
+    DeletionRequest,
+    (
+        "number",
+        "kind",
+        "scope_type",
+        "scope",
+        "tenant",
+        "domain",
+        "scope_ids",
+        "requester",
+        "reason",
+        "deadline_s",
+        "requested_at",
+        "record_sha256",
+    ),
+    key=("number",),
+)
+# A domain may be created after somebody asked for its deletion.
+NAME_OWNERS = """
+UPDATE deletion_request r SET tenant = d.tenant FROM domain d
+WHERE r.tenant IS NULL AND d.name = r.domain
+"""
+LIMIT = upsert(
+    QuotaLimit,
+    ("tenant", "tier", "unit", "soft", "hard", "set_at_offset"),
+    key=("tenant", "tier", "unit"),
+)
+VERDICT = upsert(
+    Verdict,
+    ("offset", "request", "verdict", "reasons", "frontier", "bundle_sha256", "given_at", "signer"),
+    key=("offset",),
+)
+CHECKPOINT = upsert(Checkpoint, ("offset", "positions", "control_hash", "signer"), key=("offset",))
+
+# An older term's word never replaces a newer one's; `since` is kept while the level stays.
+QUOTA = (
+    upsert(
+        TenantQuota,
+        ("tenant", "tier", "unit", "used", "soft", "hard", "level", "shares", "term", "offset", "since"),
+        key=("tenant", "tier", "unit"),
+    ).replace(
+        "since = excluded.since",
+        "since = CASE WHEN tenant_quota.level = excluded.level THEN tenant_quota.since"
+        " ELSE excluded.since END",
+    )
+    + " WHERE tenant_quota.term <= excluded.term"
+)
+QUOTA_HISTORY = upsert(
+    QuotaChange,
+    ("offset", "tenant", "tier", "unit", "used", "soft", "hard", "level", "changed_at"),
+    key=("offset",),
+    keep=True,
+)
+
+UNRESOLVED = """
+SELECT a.stream_id, a.alias, s.worker, s.rank, s.epoch_no
+FROM stream_alias a JOIN stream s ON s.id = a.stream_id
+WHERE a.domain IS NULL AND a.stream_id >= $1
+ORDER BY a.stream_id LIMIT $2
+"""
+NAME_ALIAS = upsert(StreamAlias, ("stream_id", "alias", "domain"), key=("stream_id", "alias"))
+
+FORGET = (
+    "DELETE FROM copy_span WHERE ended_at < now() - make_interval(days => $1)",
+    "DELETE FROM partition_time WHERE appended_at < now() - make_interval(days => $1)",
+)

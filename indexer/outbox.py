@@ -1,0 +1,102 @@
+"""What the indexer itself writes to Kafka: dead letters before the transaction that passes them, and calls
+for a snapshot after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from events.codec import dump
+from events.ids import StreamKey
+from events.kafka.connection import KafkaConnection, make_producer
+from events.model.audit import DeadRecord
+from events.model.signal import ResyncRequested
+from events.topic import DEAD, SIGNALS, Topic
+from indexer.delta import DeadLetter
+
+log = logging.getLogger(__name__)
+RETRY_S = 0.5
+MAX_REASON = 2_000
+
+
+class Outbox(Protocol):
+    """Writes are keyed, so that repeating one is harmless."""
+
+    async def bury(self, topic: str, partition: int, letters: list[DeadLetter]) -> None:
+        """Returns once every letter is in `kv.dead`, however long the broker is away."""
+
+    async def ask_resync(self, streams: dict[StreamKey, str]) -> None:
+        """Asks each stream's hook for a snapshot; a request that can't be written now is dropped, for the
+        controller asks again."""
+
+
+class KafkaOutbox:
+    """`Outbox` on one idempotent producer, rebuilt whenever it failed."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._producer: Any = None
+
+    async def _send(self, topic: Topic, key: bytes, value: bytes) -> None:
+        if self._producer is None:
+            producer = make_producer(self._connection, client_id="kvledger-indexer")
+            await producer.start()
+            self._producer = producer
+        await self._producer.send_and_wait(self._connection.topic(topic), value, key=key, partition=0)
+
+    async def _rebuild(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await asyncio.wait_for(producer.stop(), 2)
+            except (KafkaError, TimeoutError, OSError):
+                log.warning("a producer could not be stopped in order", extra={"action": "outbox_rebuilt"})
+
+    async def bury(self, topic: str, partition: int, letters: list[DeadLetter]) -> None:
+        for letter in letters:
+            record = DeadRecord(
+                topic=topic,
+                partition=partition,
+                offset=letter.offset,
+                reason=letter.reason[:MAX_REASON],
+                key=letter.key,
+                value=letter.value,
+                signature=letter.signature,
+            )
+            key = f"{topic}/{partition}/{letter.offset}".encode()
+            await self._until_sent(DEAD, key, dump(record), letter)
+
+    async def _until_sent(self, topic: Topic, key: bytes, value: bytes, letter: DeadLetter) -> None:
+        while True:
+            try:
+                return await self._send(topic, key, value)
+            except MessageSizeTooLargeError:
+                # Its bytes stay where they were, in kv.events: the key names the place.
+                log.error(
+                    "a dead record of %d bytes is too large for the dead letters",
+                    len(letter.value),
+                    extra={"action": "dead_letter_too_large"},
+                )
+                return None
+            except (KafkaError, OSError) as error:
+                log.warning("dead letters wait for Kafka: %s", type(error).__name__)
+                await self._rebuild()
+                await asyncio.sleep(RETRY_S)
+
+    async def ask_resync(self, streams: dict[StreamKey, str]) -> None:
+        for stream, reason in streams.items():
+            body = ResyncRequested(
+                worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason=reason[:MAX_REASON]
+            )
+            try:
+                await asyncio.wait_for(self._send(SIGNALS, stream.worker.encode(), dump(body)), 5)
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("a resync request was dropped: %s", type(error).__name__)
+                await self._rebuild()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._rebuild()

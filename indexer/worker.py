@@ -1,0 +1,205 @@
+"""The Faust application: consumes `kv.events` in a group, the store's own offsets decide where from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import faust
+from faust.transport.drivers.aiokafka import Consumer
+from faust.types import TP
+
+from events.errors import KvledgerError
+from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
+from events.topic import EVENTS, SIGNATURE_HEADER
+from indexer.applier import Applier, SeekError
+from indexer.store import StoreUnavailableError
+
+log = logging.getLogger(__name__)
+TAKE = 500
+TAKE_WITHIN_S = 0.05
+CLAIM_WITHIN_S = 60.0
+WATCH_EVERY_S = 2.0
+
+
+class WorkerStoppedError(KvledgerError):
+    """The worker can't go on; its process ends non-zero and is started again."""
+
+
+class _LedgerConsumer(Consumer):
+    """Kafka's committed offsets are for lag displays: on assignment it seeks to the store's offsets."""
+
+    async def perform_seek(self) -> None:
+        app = cast(LedgerApp, self.app)
+        partitions = {tp.partition: tp for tp in self.assignment() if tp.topic == app.events_topic}
+        offsets = await app.take_over(set(partitions))
+        seek_to = {partitions[number]: offset for number, offset in offsets.items()}
+        for tp, offset in seek_to.items():
+            self._read_offset[tp] = offset or None
+            self._committed_offset[tp] = offset or None
+        if seek_to:
+            await self.seek_wait(seek_to)
+
+
+class LedgerApp(faust.App):
+    """One stateless agent over `kv.events`; no tables, no leader topic, no web server, no data folder."""
+
+    def __init__(self, connection: KafkaConnection, applier: Applier, *, session_timeout_s: float) -> None:
+        self.events_topic = connection.topic(EVENTS)
+        self.applier = applier
+        super().__init__(
+            f"{connection.names.prefix}kvledger-indexer",
+            broker=[f"kafka://{server}" for server in connection.bootstrap.split(",")],
+            store="memory://",
+            topic_disable_leader=True,
+            topic_allow_declare=False,
+            web_enabled=False,
+            broker_session_timeout=session_timeout_s,
+            broker_heartbeat_interval=session_timeout_s / 5,
+            broker_rebalance_timeout=max(15.0, session_timeout_s),
+            broker_commit_interval=1.0,
+            stream_buffer_maxsize=2 * TAKE,
+            autodiscover=False,
+        )
+        topic = self.topic(
+            self.events_topic,
+            key_type=bytes,
+            value_type=bytes,
+            key_serializer="raw",
+            value_serializer="raw",
+            allow_empty=True,
+        )
+        self.agent(topic, name="project")(self._project)
+
+    def _create_directories(self) -> None:
+        """Nothing of this application is kept in files."""
+
+    def _new_consumer(self) -> Any:
+        return _LedgerConsumer(
+            self.transport,
+            callback=self.topics.on_message,
+            on_partitions_revoked=self._on_partitions_revoked,
+            on_partitions_assigned=self._on_partitions_assigned,
+            beacon=self.beacon,
+            loop=self.loop,
+        )
+
+    async def take_over(self, partitions: set[int]) -> dict[int, int]:
+        """Owns the partitions, trying again while store or broker are away; raises the last failure."""
+        deadline_s = time.monotonic() + CLAIM_WITHIN_S
+        while True:
+            try:
+                return await self.applier.own(partitions)
+            except (StoreUnavailableError, LogUnavailableError) as error:
+                if time.monotonic() > deadline_s:
+                    raise
+                log.warning("assignment waits: %s", error)
+                await asyncio.sleep(0.5)
+
+    async def _project(self, stream: Any) -> None:
+        async for events in stream.take_events(TAKE, within=TAKE_WITHIN_S):
+            batches: dict[int, list[RawRecord]] = defaultdict(list)
+            for event in events:
+                record = _raw(event.message)
+                batches[record.partition].append(record)
+            for partition, records in batches.items():
+                try:
+                    await self.applier.apply(partition, records)
+                except SeekError as error:
+                    await self.consumer.seek(TP(self.events_topic, partition), error.offset)
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:
+                    # An agent that dies is started again behind the record: the whole process must go.
+                    await self.crash(error)
+                    raise
+
+
+def _raw(message: Any) -> RawRecord:
+    signature = None
+    headers = message.headers or ()
+    for name, value in headers.items() if isinstance(headers, dict) else headers:
+        if name == SIGNATURE_HEADER:
+            signature = bytes(value)
+    return RawRecord(
+        str(message.topic),
+        int(message.partition),
+        int(message.offset),
+        None if message.key is None else bytes(message.key),
+        b"" if message.value is None else bytes(message.value),
+        signature,
+        int(message.timestamp * 1_000) if message.timestamp is not None else 0,
+    )
+
+
+async def run_worker(
+    connection: KafkaConnection,
+    applier: Applier,
+    stop: asyncio.Event,
+    *,
+    end_offset: Callable[[int], Any],
+    session_timeout_s: float = 6.0,
+    stuck_after_s: float = 60.0,
+) -> None:
+    """Consumes until `stop` is set, then leaves the group in order.
+
+    Raises WorkerStoppedError when the application crashed, or when a partition with records to read has not
+    advanced for `stuck_after_s`.
+    """
+    app = LedgerApp(connection, applier, session_timeout_s=session_timeout_s)
+    app.finalize()
+    starting = asyncio.create_task(app.start())
+    stopping = asyncio.create_task(stop.wait())
+    crashed = asyncio.create_task(_until_crashed(app))
+    watching = asyncio.create_task(_watch(app, end_offset, stuck_after_s))
+    try:
+        waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching}
+        if not starting.done():
+            await asyncio.wait({*waiting, starting}, return_when=asyncio.FIRST_COMPLETED)
+        while not any(task.done() for task in waiting):
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and not stopping.done():
+            starting.result()
+        for failed in (crashed, watching):
+            if failed.done():
+                failed.result()
+    finally:
+        for task in (starting, stopping, crashed, watching):
+            task.cancel()
+        await asyncio.gather(starting, stopping, crashed, watching, return_exceptions=True)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(app.stop(), 10)
+
+
+async def _until_crashed(app: Any) -> None:
+    while not app.crashed:  # noqa: ASYNC110 - the flag is another library's
+        await asyncio.sleep(0.2)
+    raise WorkerStoppedError(f"the consumer ended: {app.crash_reason!r}")
+
+
+async def _watch(app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s: float) -> None:
+    """Liveness is that the committed offset advances while there is something to read."""
+    moved: dict[int, tuple[int, float]] = {}
+    while True:
+        await asyncio.sleep(WATCH_EVERY_S)
+        await app.applier.prune()
+        now_s = time.monotonic()
+        assigned = {tp.partition for tp in app.consumer.assignment() if tp.topic == app.events_topic}
+        positions = app.applier.positions
+        for partition in assigned:
+            position = positions.get(partition, -1)
+            at, since_s = moved.get(partition, (-2, now_s))
+            if position != at:
+                moved[partition] = (position, now_s)
+            elif now_s - since_s > stuck_after_s:
+                end = await end_offset(partition)
+                if position < end:
+                    raise WorkerStoppedError(
+                        f"partition {partition} stands at {position} of {end} for {stuck_after_s:g} s"
+                    )
+                moved[partition] = (position, now_s)

@@ -1,0 +1,147 @@
+"""`kvledger indexer`: folds the log into PostgreSQL until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from kvledger.command.migrate import configured_database
+from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from events.keyring import KeyRing
+
+REGISTRY_INTERVAL_S = 0.2
+BEGIN_RETRY_S = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("indexer")(indexer)
+
+
+def indexer() -> None:
+    """Fold kv.events, kv.control, kv.audit and kv.quota into PostgreSQL; SIGTERM stops in order.
+
+    Any number may run; partitions are shared between them. Exit 1 when it can't go on: start it again.
+
+    Example: kvledger indexer
+    """
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("aiokafka", "faust", "mode"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    asyncio.run(run(load_settings(), configured_database()))
+
+
+async def run(settings: Settings, dsn: str) -> None:
+    """The whole indexer process. Raises KvledgerError when it must be started again."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    work = asyncio.create_task(_work(settings, dsn, stop))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    try:
+        # After a signal the worker leaves its group in order; what waits for a service is cut short.
+        await asyncio.wait_for(work, 15 if stop.is_set() else None)
+    except TimeoutError:
+        logging.getLogger(__name__).warning("stopped without leaving the group in order")
+
+
+async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
+    from events.fold.registry import Registry
+    from events.kafka.control import ControlTail
+    from events.signing import verify
+    from events.topic import EVENTS
+    from indexer.applier import Applier
+    from indexer.control_projection import ControlProjection
+    from indexer.outbox import KafkaOutbox
+    from indexer.partition_log import KafkaPartitionLog
+    from indexer.postgres_store import PostgresStore
+    from indexer.worker import run_worker
+    from kvledger.control import connection
+
+    at = connection(settings)
+    ring = _RingFile(settings)
+    store = PostgresStore(dsn, keyring=ring())
+    outbox = KafkaOutbox(at)
+    partition_log = KafkaPartitionLog(at)
+    tail = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns, interval_s=REGISTRY_INTERVAL_S)
+    topic = at.topic(EVENTS)
+    applier = Applier(store, partition_log, outbox, tail.registry, topic=topic, monotonic_s=time.monotonic)
+    control = ControlProjection(
+        dsn, at, keyring=ring, monotonic_s=time.monotonic, monotonic_ns=time.monotonic_ns
+    )
+
+    async def end_offset(partition: int) -> int:
+        return (await partition_log.bounds(topic, partition))[1]
+
+    async def keep_ring() -> None:
+        while True:
+            await asyncio.sleep(1)
+            store.keyring = ring()
+
+    background: list[asyncio.Task[None]] = []
+    try:
+        background += [
+            asyncio.create_task(tail.run()),
+            asyncio.create_task(control.run()),
+            asyncio.create_task(keep_ring()),
+        ]
+        while not tail.registry.log and not stop.is_set():  # noqa: ASYNC110 - the tail folds elsewhere
+            await asyncio.sleep(BEGIN_RETRY_S)
+        if not stop.is_set():
+            worker = asyncio.create_task(run_worker(at, applier, stop, end_offset=end_offset))
+            await asyncio.wait({worker, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
+                if task.done():
+                    stop.set()
+            await worker
+            for task in background:
+                if task.done():
+                    task.result()
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await tail.stop()
+        await outbox.close()
+        await store.close()
+
+
+class _RingFile:
+    """The key ring, read again whenever its file has changed; without a file nothing is named."""
+
+    def __init__(self, settings: Settings) -> None:
+        from events.keyring import KeyRing
+        from kvledger.keyfile import ring_path
+
+        self._path = ring_path(settings.home)
+        self._stamp: tuple[int, int] | None = None
+        self._ring = KeyRing({})
+
+    def __call__(self) -> KeyRing:
+        from events.errors import IdentityError
+        from events.keyring import load_keyring
+
+        try:
+            status = self._path.stat()
+        except OSError:
+            return self._ring
+        stamp = (status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            try:
+                self._ring, self._stamp = load_keyring(self._path), stamp
+            except IdentityError as error:
+                logging.getLogger(__name__).warning("the old key ring stays in use: %s", error)
+        return self._ring

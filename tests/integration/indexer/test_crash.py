@@ -1,0 +1,139 @@
+"""Kill -9 at any moment changes nothing: the index equals the fold of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from events.fold.digest import index_digest
+from events.topic import DEAD
+from indexer.postgres_store import PostgresStore
+from tests.support.live_log import LiveLog, live_log
+from tests.support.random_log import RandomLog
+from tests.support.store_contract import usage_of
+
+
+async def wait_until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 40.0) -> float:
+    """Seconds until the condition held."""
+    begun = time.monotonic()
+    while not await holds():
+        assert time.monotonic() - begun < timeout_s, f"nothing within {timeout_s:g} s"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - begun
+
+
+async def positions(database: str, log: LiveLog) -> dict[int, int]:
+    connection = await asyncpg.connect(database)
+    try:
+        rows = await connection.fetch(
+            "SELECT partition, next_offset FROM partition_progress WHERE topic = $1",
+            log.connection.names.prefix + "kv.events",
+        )
+    finally:
+        await connection.close()
+    return {row["partition"]: row["next_offset"] for row in rows}
+
+
+async def caught_up(database: str, log: LiveLog) -> bool:
+    return await positions(database, log) == {
+        number: log.counts.get(number, 0) for number in range(log.partitions)
+    }
+
+
+async def equals_the_fold(database: str, log: LiveLog) -> None:
+    registry = await log.registry()
+    states = await log.fold()
+    store = PostgresStore(database)
+    try:
+        assert await store.digest(registry) == index_digest(states, registry)
+        assert await store.usage() == usage_of(states)
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def log(kafka: str, topic_prefix: str, tmp_path: Path) -> AsyncIterator[LiveLog]:
+    async with live_log(kafka, topic_prefix, tmp_path / "home") as log:
+        yield log
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait(10)
+
+
+async def test_killed_indexer_goes_on_where_it_was(
+    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
+    output = tmp_path / "indexer.log"
+    processes.append(log.start("indexer", database, output))
+    for turn in range(3):
+        for one in logs:
+            await log.send(one.partition, [record.value for record in one.records(150)])
+        sent = sum(log.counts.values())
+
+        async def half_way(sent: int = sent) -> bool:
+            return sum((await positions(database, log)).values()) > sent - 300
+
+        took_s = await wait_until(half_way)
+        if turn:
+            assert took_s < 15, output.read_text()
+        processes[-1].send_signal(signal.SIGKILL)
+        processes[-1].wait(10)
+        processes.append(log.start("indexer", database, output))
+    await wait_until(lambda: caught_up(database, log))
+    await equals_the_fold(database, log)
+    buried = {record.key for record in await log.read(DEAD)}
+    connection = await asyncpg.connect(database)
+    dead = await connection.fetch('SELECT topic, partition, "offset" FROM dead_record')
+    await connection.close()
+    assert dead
+    assert {f"{row['topic']}/{row['partition']}/{row['offset']}".encode() for row in dead} == buried
+    processes[-1].send_signal(signal.SIGTERM)
+    assert processes[-1].wait(20) == 0, output.read_text()
+
+
+async def test_second_worker_shares_the_partitions_and_inherits_them(
+    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    logs = [RandomLog(random.Random(10 + number), partition=number) for number in (0, 1)]
+    processes += [log.start("indexer", database, tmp_path / f"indexer{number}.log") for number in (0, 1)]
+    for turn in range(3):
+        for one in logs:
+            await log.send(one.partition, [record.value for record in one.records(100)])
+        await wait_until(lambda: caught_up(database, log))
+        if turn == 1:
+            processes[0].send_signal(signal.SIGKILL)
+    await equals_the_fold(database, log)
+
+
+async def test_garbage_harms_no_other_stream_and_is_buried_whole(
+    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    one = RandomLog(random.Random(5), partition=0)
+    garbage = [b"", b"\xff\x00\xfe", b"{}", b"x" * 200_000, b'{"v":1}\n{"v":2}']
+    processes.append(log.start("indexer", database, tmp_path / "indexer.log"))
+    for value in garbage:
+        await log.send(0, [record.value for record in one.records(3)])
+        await log.send(0, [value])
+        await log.send(1, [value])
+    await wait_until(lambda: caught_up(database, log))
+    await equals_the_fold(database, log)
+    from events.codec import decode_dead
+
+    buried = [decode_dead(record.value) for record in await log.read(DEAD)]
+    assert [record.value for record in buried if record.partition == 1] == garbage
+    assert all(record.reason for record in buried)
