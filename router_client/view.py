@@ -83,7 +83,7 @@ class LocalView:
     caught_up: bool = False
     copies: int = 0
     transit_ms: float = 0.0
-    _newest_signal: int = -1
+    newest_signal: int = -1
     _waiting: dict[StreamKey, StreamView] = field(default_factory=dict)
     _token: tuple[int, int, str] = (-1, -1, "")
     _version: int = 0
@@ -174,9 +174,9 @@ class LocalView:
 
     def apply_signal(self, offset: int, value: bytes, now_ns: int) -> None:
         """One record of `kv.signals`. An offset that doesn't grow means a truncated log."""
-        if offset <= self._newest_signal:
+        if offset <= self.newest_signal:
             self.signals_truncated()
-        self._newest_signal = offset
+        self.newest_signal = offset
         try:
             signal = decode_signal(value)
         except DecodeError:
@@ -190,7 +190,7 @@ class LocalView:
     def signals_truncated(self) -> None:
         """`kv.signals` lost records: no echo of what was in it can be trusted any more."""
         self.book.truncated()
-        self._newest_signal = -1
+        self.newest_signal = -1
         for view in self.streams.values():
             view.pending.clear()
         self._waiting.clear()
@@ -299,7 +299,7 @@ class LocalView:
         self.copies -= view.copy_count
 
     def _settle(self, view: StreamView, now_ns: int) -> None:
-        found = view.settle(self.book, self._newest_signal)
+        found = view.settle(self.book, self.newest_signal)
         if found is not None:
             loop_ms = (now_ns - found) / MILLISECOND_NS
             fastest = min(loop_ms, self.limits.max_transit_ms)

@@ -1,0 +1,167 @@
+"""The lookup service as one ASGI application: the hot path first, the control plane behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from events.fold.registry import Registry
+from events.signing import verify
+from indexer.service import clock
+from indexer.service.beacon import BeaconWriter
+from indexer.service.body import (
+    DisconnectedError,
+    Message,
+    ProblemError,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_problem,
+)
+from indexer.service.config import ServiceConfig
+from indexer.service.feed import ViewFeed
+from indexer.service.lookup import LookupEndpoint
+from indexer.service.metric import Metrics
+from indexer.service.order import OrderDesk
+from indexer.service.plane import make_plane
+from router_client.problem import ProblemKind, problem
+from router_client.view import LocalView
+
+LOG = logging.getLogger(__name__)
+
+
+class LookupService:
+    """One replica. `start` returns at once: until the log is read, answers say so. Clocks are injected for
+    tests."""
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        monotonic_ns: Callable[[], int] = clock.monotonic_ns,
+        wall_ms: Callable[[], int] = clock.wall_ms,
+    ) -> None:
+        self.config = config
+        registry = Registry(verify)
+        self.feed = ViewFeed(
+            config.connection,
+            registry,
+            monotonic_ns=monotonic_ns,
+            wall_ms=wall_ms,
+            load_snapshot=config.load_snapshot,
+            snapshot_timeout_s=config.snapshot_timeout_s,
+        )
+        self.view = LocalView(
+            reader=config.reader,
+            registry=registry,
+            keyring=config.keyring,
+            control_current_ns=lambda: self.feed.control.current_ns,
+            limits=config.limits,
+        )
+        self.feed.attach(self.view)
+        self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
+        self.desk = OrderDesk(config, self.view, self.feed, wall_ms=wall_ms)
+        self.metrics = Metrics(self.view, self.feed)
+        self._endpoint = LookupEndpoint(
+            config, self.view, self.feed, self.metrics, monotonic_ns=monotonic_ns, wall_ms=wall_ms
+        )
+        self._plane = make_plane(config, self.view, self.feed, self.desk, self.metrics)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Event = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begins to feed the view."""
+        for work in (self.feed.run, self.beacons.run):
+            task = asyncio.create_task(work())
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Ends all tails and producers. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        await self.feed.stop()
+        await self.desk.stop()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A feed that dies of a fault must not leave a replica behind that only grows older."""
+        if not task.cancelled() and task.exception() is not None:
+            LOG.error("the feed failed", exc_info=task.exception(), extra={"action": "feed_failed"})
+            self.failed.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, sent = scope["path"], False
+
+        async def tracked(message: Message) -> None:
+            nonlocal sent
+            sent = True
+            await send(message)
+
+        try:
+            if path in ("/v1/lookup", "/v1/lookup/batch"):
+                if scope["method"] != "POST":
+                    await send_problem(send, problem(ProblemKind.METHOD_NOT_ALLOWED, "POST"))
+                elif path == "/v1/lookup":
+                    await self._endpoint.lookup(scope, receive, send)
+                else:
+                    await self._endpoint.batch(scope, receive, send)
+            else:
+                body = await read_body(scope, receive, self.config.max_order_bytes)
+                await self._plane(scope, _replay(body), tracked)
+        except ProblemError as error:
+            self.metrics.refused(error.document)
+            await send_problem(send, error.document)
+        except DisconnectedError:
+            return
+        except Exception as error:  # noqa: BLE001 - the edge: nobody gets a traceback
+            # The message might repeat what was asked: the type and place are all that is kept.
+            LOG.error("%s at %s", type(error).__name__, _place(error), extra={"action": "internal_error"})
+            if not sent:
+                await send_problem(send, problem(ProblemKind.INTERNAL))
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _replay(body: bytes) -> Receive:
+    done = False
+
+    async def receive() -> Message:
+        nonlocal done
+        if done:
+            return {"type": "http.disconnect"}
+        done = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def _place(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

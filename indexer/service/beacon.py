@@ -1,0 +1,111 @@
+"""Writing this reader's beacons, and asking hooks for snapshots: all that a reader says to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka.errors import KafkaError
+
+from events.codec import dump
+from events.ids import StreamKey, StreamStatus
+from events.kafka.connection import KafkaConnection, make_producer
+from events.model.signal import Beacon, ResyncRequested
+from events.topic import SIGNALS
+from router_client.view import LocalView
+
+LOG = logging.getLogger(__name__)
+ASK_AGAIN_NS = 5_000_000_000
+SEND_TIMEOUT_S = 5.0
+FAILURES_BEFORE_REBUILD = 5
+
+
+class BeaconWriter:
+    """A beacon every interval, whatever became of the ones before: the instant at which it began to write
+    one is taken before anything is sent. A producer that keeps failing is replaced."""
+
+    def __init__(
+        self, connection: KafkaConnection, view: LocalView, *, monotonic_ns: Callable[[], int]
+    ) -> None:
+        self._connection = connection
+        self._topic = connection.topic(SIGNALS)
+        self._view = view
+        self._monotonic_ns = monotonic_ns
+        self._interval_s = view.limits.beacon_interval_ms / 1_000
+        self._asked_ns: dict[StreamKey, int] = {}
+        self._failures = 0
+        self.written = 0
+        self.resyncs = 0
+
+    async def run(self) -> None:
+        """Until cancelled; a broker that is away is retried for ever, answers grow stale meanwhile."""
+        while True:
+            producer = make_producer(self._connection, client_id=f"kvledger-{self._view.reader}")
+            try:
+                await asyncio.wait_for(producer.start(), SEND_TIMEOUT_S * 2)
+                self._failures = 0
+                await self._write(producer)
+            except (KafkaError, TimeoutError) as error:
+                LOG.warning("beacons can't be written: %s", type(error).__name__, extra={"action": "beacon"})
+                await asyncio.sleep(0.5)
+            finally:
+                await _quietly_stop(producer)
+
+    async def _write(self, producer: Any) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while self._failures < FAILURES_BEFORE_REBUILD:
+            nonce = secrets.token_bytes(16)
+            beacon = dump(Beacon(reader=self._view.reader, nonce=nonce))
+            self._view.book.began(nonce, self._monotonic_ns())
+            await self._send(producer, beacon)
+            self.written += 1
+            for stream in self._to_ask():
+                request = ResyncRequested(
+                    worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason="not whole here"
+                )
+                await self._send(producer, dump(request))
+                self.resyncs += 1
+            due = max(due + self._interval_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _send(self, producer: Any, value: bytes) -> None:
+        key = self._view.reader.encode()
+        sent = await asyncio.wait_for(producer.send(self._topic, value, key=key, partition=0), SEND_TIMEOUT_S)
+        sent.add_done_callback(self._delivered)
+
+    def _delivered(self, sent: asyncio.Future[Any]) -> None:
+        if sent.cancelled() or sent.exception() is not None:
+            self._failures += 1
+        else:
+            self._failures = 0
+
+    def _to_ask(self) -> list[StreamKey]:
+        """Streams that only a snapshot makes whole again and that weren't asked lately."""
+        now_ns, view = self._monotonic_ns(), self._view
+        found: list[StreamKey] = []
+        for key, stream in view.streams.items():
+            state = stream.state
+            broken = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED) or stream.divergent
+            if not broken:
+                self._asked_ns.pop(key, None)
+            elif (
+                key in view.registry.registrations
+                and state.snapshot is None
+                and not state.sticky
+                and not stream.shed
+                and now_ns - self._asked_ns.get(key, -ASK_AGAIN_NS) >= ASK_AGAIN_NS
+            ):
+                self._asked_ns[key] = now_ns
+                found.append(key)
+        return found
+
+
+async def _quietly_stop(producer: Any) -> None:
+    try:
+        await asyncio.wait_for(producer.stop(), SEND_TIMEOUT_S)
+    except (KafkaError, TimeoutError):
+        LOG.warning("a producer did not stop in time", extra={"action": "beacon"})

@@ -1,0 +1,247 @@
+"""Keeping the view up to date: tails of kv.control, kv.events, kv.pulse, kv.signals and kv.quota.
+
+Each tail reconnects by itself; while one is away the answers say how old they are. The event loop is shared
+with lookups, so no turn of applying takes longer than `TURN_NS` plus one record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from events.errors import KvledgerError
+from events.fold.registry import Registry
+from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
+from events.kafka.control import ControlTail
+from events.model.control import ControlRecord
+from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS
+from indexer.service.config import LoadSnapshot
+from router_client.view import LocalView
+
+LOG = logging.getLogger(__name__)
+TURN_NS = 2_000_000
+INDEX_STEPS = 2_000
+FETCH_RECORDS = 500
+RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class FeedState:
+    """What the feed knows of the log's end, for readiness and watermarks."""
+
+    control_read: bool = False
+    ends: dict[int, int] | None = None
+    visible_ms: float | None = None
+    """Broker timestamp to visible here of the newest record; two clocks, for information only."""
+    reconnects: int = 0
+    restored_copies: int | None = None
+    """Copies taken from a snapshot at the start; None: the log was read from its start."""
+
+
+class ViewFeed:
+    """Runs until cancelled. `moved` wakes whoever waits for the view to get further."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        registry: Registry,
+        *,
+        monotonic_ns: Callable[[], int],
+        wall_ms: Callable[[], int],
+        load_snapshot: LoadSnapshot | None = None,
+        snapshot_timeout_s: float = 60.0,
+    ) -> None:
+        self.state = FeedState()
+        self._load_snapshot = load_snapshot
+        self._snapshot_timeout_s = snapshot_timeout_s
+        self.control = ControlTail(connection, registry, monotonic_ns=monotonic_ns)
+        self._connection = connection
+        self._monotonic_ns = monotonic_ns
+        self._wall_ms = wall_ms
+        self._waiters: list[asyncio.Future[None]] = []
+        self._view: LocalView | None = None
+
+    def attach(self, view: LocalView) -> None:
+        """The view to feed; before `run`."""
+        self._view = view
+        self.control.listen(self._control_folded)
+
+    async def run(self) -> None:
+        """Reads kv.control to its end first: without it nobody knows which streams exist."""
+        await self._until_genesis()
+        self.state.control_read = True
+        await self._bootstrap()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.control.run())
+            group.create_task(self._forever("events", self._events))
+            group.create_task(self._forever("signals", self._signals))
+
+    async def stop(self) -> None:
+        """After `run` was cancelled; idempotent."""
+        await self.control.stop()
+
+    async def wait_moved(self, timeout_s: float) -> None:
+        """Returns after the view got further, or after the time-out."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    async def log_ends(self, timeout_s: float) -> tuple[dict[int, int], int] | None:
+        """(next offset to be written by partition of kv.events, the same of kv.control) as of now; None if
+        the broker doesn't say in time."""
+        topic = self._connection.topic(EVENTS)
+        control = (self._connection.topic(CONTROL), 0)
+        where = [(topic, p) for p in range(self._fed().registry.partitions)]
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, ends = await self._bounds([*where, control])
+        except (LogUnavailableError, TimeoutError):
+            return None
+        return {p: ends[topic, p] for _, p in where}, ends[control]
+
+    def now_ns(self) -> int:
+        """The reader's clock."""
+        return self._monotonic_ns()
+
+    async def _bootstrap(self) -> None:
+        """Takes a snapshot of the index if there is one of this log. Whatever goes wrong costs time alone:
+        the log has everything."""
+        view = self._fed()
+        if self._load_snapshot is None:
+            return
+        try:
+            async with asyncio.timeout(self._snapshot_timeout_s):
+                snapshot = await self._load_snapshot(self._connection.topic(EVENTS))
+        except (KvledgerError, TimeoutError) as error:
+            LOG.warning("no snapshot: %s", type(error).__name__, extra={"action": "snapshot_unavailable"})
+            return
+        if snapshot.log_id == view.registry.log and snapshot.positions:
+            view.restore(snapshot.states, snapshot.positions)
+            self.state.restored_copies = view.copies
+
+    async def _until_genesis(self) -> None:
+        while True:
+            try:
+                await self.control.catch_up()
+            except LogUnavailableError as error:
+                LOG.warning("kv.control: %s", error, extra={"action": "control_unavailable"})
+                await self.control.stop()
+            if self.control.registry.log:
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _forever(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await read()
+            except LogUnavailableError as error:
+                self.state.reconnects += 1
+                LOG.warning("kv.%s: %s", name, error, extra={"action": f"{name}_unavailable"})
+            await asyncio.sleep(RETRY_S)
+
+    async def _events(self) -> None:
+        view, topic = self._fed(), self._connection.topic(EVENTS)
+        partitions = range(view.registry.partitions)
+        begins, ends = await self._bounds([(topic, p) for p in partitions])
+        for p in partitions:
+            first, end = begins[topic, p], ends[topic, p]
+            if not first <= view.position(p) <= end:
+                if view.position(p) > 0:
+                    LOG.warning("partition %d lost records", p, extra={"action": "partition_lost"})
+                view.partition_lost(p, first)
+        self.state.ends = {p: ends[topic, p] for p in partitions}
+        self._check_caught_up()
+        tail = LogTail(self._connection, {(topic, p): view.position(p) for p in partitions})
+        try:
+            await tail.start()
+            while True:
+                records = await tail.fetch(timeout_ms=100, max_records=FETCH_RECORDS)
+                await self._apply(view, records)
+        finally:
+            await tail.stop()
+
+    async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:
+        turn_ns = self._monotonic_ns()
+        for record in records:
+            now_ns = self._monotonic_ns()
+            if now_ns - turn_ns > TURN_NS:
+                self._wake()
+                await asyncio.sleep(0)
+                turn_ns = now_ns = self._monotonic_ns()
+            view.apply_record(record.partition, record.offset, record.value, now_ns)
+            if view.index.unsettled:
+                view.work(INDEX_STEPS)
+        done = view.work(INDEX_STEPS)
+        while not done:
+            await asyncio.sleep(0)
+            done = view.work(INDEX_STEPS)
+        if records:
+            self.state.visible_ms = max(0.0, float(self._wall_ms() - records[-1].timestamp_ms))
+            self._check_caught_up()
+            self._wake()
+
+    async def _signals(self) -> None:
+        view, names = self._fed(), self._connection
+        signals, pulses, quotas = names.topic(SIGNALS), names.topic(PULSE), names.topic(QUOTA)
+        each = [(pulses, p) for p in range(view.registry.partitions)]
+        begins, ends = await self._bounds([*each, (signals, 0), (quotas, 0)])
+        resume = view.newest_signal + 1
+        if resume > 0 and not begins[signals, 0] <= resume <= ends[signals, 0]:
+            view.signals_truncated()
+            resume = 0
+        start = {where: ends[where] for where in each}
+        start[quotas, 0] = begins[quotas, 0]
+        start[signals, 0] = resume if resume > 0 else ends[signals, 0]
+        tail = LogTail(names, start)
+        try:
+            await tail.start()
+            while True:
+                for record in await tail.fetch(timeout_ms=100, max_records=FETCH_RECORDS):
+                    now_ns = self._monotonic_ns()
+                    if record.topic == signals:
+                        view.apply_signal(record.offset, record.value, now_ns)
+                    elif record.topic == pulses:
+                        view.apply_pulse(record.value, now_ns)
+                    else:
+                        view.apply_quota(record.value)
+        finally:
+            await tail.stop()
+
+    async def _bounds(
+        self, partitions: list[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+        """(oldest offset, next offset to be written) by partition, as of now."""
+        probe = LogTail(self._connection, dict.fromkeys(partitions, 0))
+        try:
+            await probe.start()
+            return await probe.beginning_offsets(), await probe.end_offsets()
+        finally:
+            await probe.stop()
+
+    def _control_folded(self, raw: RawRecord, record: ControlRecord | None, why: str) -> None:
+        del raw
+        self._fed().control_folded(record, why)
+        self._wake()
+
+    def _check_caught_up(self) -> None:
+        view, ends = self._fed(), self.state.ends
+        if not view.caught_up and ends is not None:
+            view.caught_up = all(view.position(p) >= end for p, end in ends.items())
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _fed(self) -> LocalView:
+        if self._view is None:
+            raise RuntimeError("attach a view before running its feed")
+        return self._view

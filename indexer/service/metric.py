@@ -1,0 +1,88 @@
+"""`/metrics`: what the service counts, by Prometheus' conventions; never a tenant, domain, token or prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from indexer.service.feed import ViewFeed
+from router_client.problem import Problem
+from router_client.view import LocalView
+from router_client.wire import Answer
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+class ViewCollector:
+    """Reads the view's own counters when asked, so that the hot path counts nothing twice."""
+
+    def __init__(self, view: LocalView, feed: ViewFeed) -> None:
+        self._view = view
+        self._feed = feed
+
+    def collect(self) -> Iterator[Metric]:
+        view, counters = self._view, self._view.counters
+        gauges = {
+            "kvledger_view_copies": ("Copies held in memory", view.copies),
+            "kvledger_view_blocks": ("Different blocks in the prefix index", len(view.index)),
+            "kvledger_view_streams": ("Streams followed, registered or not", len(view.streams)),
+            "kvledger_view_caught_up": ("Whether the log's end at the start was reached", view.caught_up),
+            "kvledger_floor_seconds": ("Lowest bound that can be met", view.floor_ms() / 1_000),
+            "kvledger_event_visible_seconds": (
+                "Broker time of the newest record to visible here; two clocks, information only",
+                (self._feed.state.visible_ms or 0) / 1_000,
+            ),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=float(value))
+        counts = {
+            "kvledger_applied_records": ("Records of kv.events applied", counters.records),
+            "kvledger_applied_block_operations": ("Block operations applied", counters.block_operations),
+            "kvledger_undecodable_records": ("Records that could not be read", counters.undecodable),
+            "kvledger_stream_faults": ("Records that met a stream wrongly", counters.faults),
+            "kvledger_pulses": ("Pulses read", counters.pulses),
+            "kvledger_unreadable_pulses": ("Pulses that could not be read", counters.bad_pulses),
+            "kvledger_unreadable_signals": ("Signals that could not be read", counters.bad_signals),
+            "kvledger_shed_streams": ("Streams given up at the memory bound", counters.shed),
+            "kvledger_refused_streams": ("Records of streams above the bound", counters.refused_streams),
+            "kvledger_parent_conflicts": ("Copies whose parent isn't their block's", view.index.conflicts),
+            "kvledger_feed_reconnects": ("Times a tail had to start over", self._feed.state.reconnects),
+        }
+        for name, (text, value) in counts.items():
+            yield CounterMetricFamily(name, text, value=float(value))
+
+
+class Metrics:
+    """One service's metrics."""
+
+    def __init__(self, view: LocalView, feed: ViewFeed) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(ViewCollector(view, feed))
+        self._outcomes = Counter(
+            "kvledger_lookups_total",
+            "Lookups by outcome: complete, partial, or the problem's kind",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "kvledger_lookup_seconds", "Time in the service", buckets=SECONDS, registry=self._registry
+        )
+
+    def lookup(self, found: Answer | Problem, seconds: float | None) -> None:
+        """Counts one lookup."""
+        if isinstance(found, Problem):
+            self.refused(found)
+        else:
+            self._outcomes.labels("complete" if found.complete else "partial").inc()
+        if seconds is not None:
+            self._seconds.observe(seconds)
+
+    def refused(self, document: Problem) -> None:
+        """Counts a request that ended before the view was asked."""
+        self._outcomes.labels(document.kind.value).inc()
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)

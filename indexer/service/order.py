@@ -1,0 +1,311 @@
+"""Deletions and invalidations: writing the order, reading it back, and how its holders stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import rfc8785
+from pydantic import Field, StringConstraints
+
+from events.errors import SignatureError
+from events.fold.registry import Registry
+from events.fold.registry_state import Deletion
+from events.fold.state import Standing
+from events.identity import pack_tokens, root_parent
+from events.ids import Role
+from events.kafka.connection import LogUnavailableError
+from events.kafka.control import ControlWriter
+from events.model.control import (
+    DeletionRequested,
+    DomainScope,
+    IdsScope,
+    InvalidationRequested,
+    PrefixScope,
+    ProfileScope,
+    Scope,
+    SubjectScope,
+    TenantScope,
+)
+from events.model.field import Count, Name, Text
+from events.scope import covers_domain
+from events.signing import Signer
+from events.token import Token
+from indexer.service.body import fail
+from indexer.service.config import ServiceConfig
+from indexer.service.credential import CallerRole, Principal
+from indexer.service.feed import ViewFeed
+from router_client.problem import ProblemKind
+from router_client.view import LocalView
+from router_client.wire import Label, Model, TokenId
+
+READ_BACK_S = 10.0
+
+
+class TokenPrefixScope(Model):
+    """A prefix named by its tokens, which are hashed here and go no further. A partial last block is left
+    out, so the scope is the whole blocks before it and everything below them."""
+
+    type: Literal["prefix_tokens"]
+    domain: Name
+    profile: Label
+    adapter: Label | None = None
+    token_ids: Annotated[list[TokenId], Field(min_length=1)]
+
+
+AnyScope = Annotated[
+    TenantScope | DomainScope | SubjectScope | PrefixScope | ProfileScope | IdsScope | TokenPrefixScope,
+    Field(discriminator="type"),
+]
+
+
+class DeletionBody(Model):
+    scope: AnyScope
+    reason: Text = ""
+    deadline_s: Count | None = None
+
+
+class InvalidationBody(Model):
+    scope: AnyScope
+    reason: Literal["model_rollout", "integrity", "quota", "operator"]
+
+
+class Receipt(Model):
+    """Says under the control key's signature that the order is in the log: its number, the SHA-256 of its raw
+    record, the log's id. `signature` is Ed25519 over the RFC 8785 JSON of the other fields but `token`.
+    `token` given as `min_token` makes a lookup reflect the order."""
+
+    request: int
+    kind: str
+    log: str
+    record_sha256: str
+    signer: str
+    signature: str
+    token: str
+    repeated: bool = False
+
+
+IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@/+\-]{1,200}$")]
+
+
+class OrderDesk:
+    """Takes orders of callers that may give them. Needs the control key."""
+
+    def __init__(
+        self, config: ServiceConfig, view: LocalView, feed: ViewFeed, *, wall_ms: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._view = view
+        self._feed = feed
+        self._wall_ms = wall_ms
+        self._writer: ControlWriter | None = None
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.stop()
+
+    async def delete(self, body: DeletionBody, principal: Principal, key: str | None) -> Receipt:
+        """Writes a deletion request, or finds the one that the same caller gave the same key before."""
+        scope = self._checked(body.scope, principal)
+        order = DeletionRequested(
+            scope=scope, requester=principal.name, reason=body.reason, deadline_s=body.deadline_s
+        )
+        return await self._give(order, principal, key)
+
+    async def invalidate(self, body: InvalidationBody, principal: Principal, key: str | None) -> Receipt:
+        """Writes an invalidation, which is carried out like a deletion but not proven."""
+        if principal.role is not CallerRole.OPERATOR:
+            raise fail(ProblemKind.FORBIDDEN, "an operator's order")
+        scope = self._checked(body.scope, principal)
+        order = InvalidationRequested(scope=scope, requester=principal.name, reason=body.reason)
+        return await self._give(order, principal, key)
+
+    async def _give(
+        self, order: DeletionRequested | InvalidationRequested, principal: Principal, key: str | None
+    ) -> Receipt:
+        signer = self._config.signers.get(Role.CONTROL)
+        if signer is None:
+            raise fail(ProblemKind.FORBIDDEN, "this replica has no control key")
+        registry = self._view.registry
+        if not registry.log:
+            raise fail(ProblemKind.INDEX_UNAVAILABLE, "kv.control is still being read", retry_after_ms=500)
+        if key is not None and (principal.name, key) in registry.idempotency:
+            return self._repeated(registry.idempotency[principal.name, key], order, signer)
+        try:
+            writer = await self._started(registry.log)
+            appended = await writer.append(order, idempotency_key=key, key_scope=principal.name)
+        except (LogUnavailableError, SignatureError) as error:
+            await self.stop()
+            raise fail(ProblemKind.LOG_UNAVAILABLE, str(error), retry_after_ms=1_000) from error
+        if not await self._feed.control.wait_for(appended.offset, READ_BACK_S):
+            raise fail(ProblemKind.LOG_UNAVAILABLE, "written, not read back in time", retry_after_ms=1_000)
+        if appended.offset not in registry.deletions:
+            first = registry.idempotency.get((principal.name, key)) if key is not None else None
+            if first is None:
+                raise fail(ProblemKind.LOG_UNAVAILABLE, "the order was not accepted: is the key granted?")
+            return self._repeated(first, order, signer)
+        return self._receipt(registry.deletions[appended.offset], signer, repeated=False)
+
+    def _repeated(
+        self, number: int, order: DeletionRequested | InvalidationRequested, signer: Signer
+    ) -> Receipt:
+        known = self._view.registry.deletions.get(number)
+        if known is None or type(known.body) is not type(order) or known.body.scope != order.scope:
+            raise fail(ProblemKind.CONFLICT, "this Idempotency-Key was used for another order")
+        return self._receipt(known, signer, repeated=True)
+
+    def _receipt(self, deletion: Deletion, signer: Signer, *, repeated: bool) -> Receipt:
+        log = self._view.registry.log
+        stated: dict[str, Any] = {
+            "request": deletion.number,
+            "kind": deletion.body.kind,
+            "log": log,
+            "record_sha256": deletion.record_sha256.hex(),
+            "signer": signer.id,
+        }
+        return Receipt(
+            **stated,
+            signature=signer.sign(rfc8785.dumps(stated)).hex(),
+            token=Token(log, (), deletion.number + 1).encode(),
+            repeated=repeated,
+        )
+
+    async def _started(self, log: str) -> ControlWriter:
+        if self._writer is None:
+            writer = ControlWriter(
+                self._config.connection, log=log, signers=self._config.signers, wall_ms=self._wall_ms
+            )
+            await writer.start()
+            self._writer = writer
+        return self._writer
+
+    def _checked(self, scope: AnyScope, principal: Principal) -> Scope:
+        """The scope to write. Raises ProblemError 403 for what isn't the caller's, alike for what isn't
+        there."""
+        registry = self._view.registry
+        if isinstance(scope, TenantScope):
+            tenants = {domain.tenant for domain in registry.domains.values()}
+            if scope.tenant in tenants and principal.owns(scope.tenant):
+                return scope
+        elif isinstance(scope, ProfileScope):
+            if principal.role is CallerRole.OPERATOR:
+                return scope
+        else:
+            name = scope.domain
+            if isinstance(scope, SubjectScope):
+                name = f"{scope.domain}/{scope.subject}"
+            domain = registry.domains.get(name)
+            if domain is not None and principal.owns(domain.tenant):
+                return self._hashed(scope) if isinstance(scope, TokenPrefixScope) else scope
+        raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
+
+    def _hashed(self, scope: TokenPrefixScope) -> Scope:
+        keys = self._view.keyring.get(scope.domain)
+        if keys is None:
+            raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
+        tokens = pack_tokens(scope.token_ids)
+        chains: dict[tuple[str, int], list[bytes]] = {}
+        for stream in self._view.streams.values():
+            for declared in stream.profiles(keys):
+                content = declared.content
+                if scope.profile != declared.id and (content.model, content.adapter) != (
+                    scope.profile,
+                    scope.adapter,
+                ):
+                    continue
+                for holder in stream.state.holders.values():
+                    for group in holder.groups.values():
+                        if (declared.id, group.block_tokens) not in chains:
+                            chains[declared.id, group.block_tokens] = keys.hasher().chain(
+                                root_parent(declared.id), tokens, group.block_tokens
+                            )
+        if not chains:
+            raise fail(ProblemKind.PROFILE_UNKNOWN, field="scope.profile")
+        found = [chain for chain in chains.values() if chain]
+        if not found:
+            raise fail(ProblemKind.MALFORMED, "shorter than one block", field="scope.token_ids")
+        if len(found) == 1:
+            return PrefixScope(type="prefix", domain=scope.domain, ids=tuple(found[0]))
+        return IdsScope(type="ids", domain=scope.domain, ids=tuple(chain[-1] for chain in found))
+
+
+class HolderStanding(Model):
+    """How one stream stands to an order: `discharged`, `owes`, `refused`, or `no_keys` where this replica
+    can't read its ack."""
+
+    worker: str
+    dp_rank: int
+    epoch: str
+    domain: str
+    standing: Literal["discharged", "owes", "refused"]
+    old_left: int | None
+    removed: int | None
+    orphans: int | None
+    refused: str | None
+
+
+def visible_to(principal: Principal, registry: Registry) -> list[Deletion]:
+    """Orders that the caller may see, oldest first: an operator and an auditor all, a tenant those whose
+    scope lies in its own domains."""
+    if principal.role in (CallerRole.OPERATOR, CallerRole.AUDITOR):
+        return list(registry.deletions.values())
+    if principal.role is not CallerRole.TENANT:
+        raise fail(ProblemKind.FORBIDDEN, "routers see no orders")
+    return [
+        order
+        for order in registry.deletions.values()
+        if _tenants(order.scope, registry) == {principal.tenant}
+    ]
+
+
+def holders_of(order: Deletion, view: LocalView) -> list[HolderStanding]:
+    """How every current stream stands to an order, by covered domain whose keys are here."""
+    registry = view.registry
+    found: list[HolderStanding] = []
+    covered = [
+        name
+        for name, domain in registry.domains.items()
+        if covers_domain(order.scope, name, domain.tenant) and view.keyring.get(name) is not None
+    ]
+    for key in registry.current.values():
+        stream = view.streams.get(key)
+        for name in covered:
+            standing: Standing | None = None
+            if stream is not None:
+                alias = stream.alias(view.keyring[name])
+                standing = stream.state.standings.get((alias, order.number))
+            found.append(
+                HolderStanding(
+                    worker=key.worker,
+                    dp_rank=key.rank,
+                    epoch=key.epoch,
+                    domain=name,
+                    standing=_word(standing),
+                    old_left=standing.old_left if standing and standing.refused is None else None,
+                    removed=standing.removed if standing and standing.refused is None else None,
+                    orphans=standing.orphans if standing and standing.refused is None else None,
+                    refused=standing.refused if standing else None,
+                )
+            )
+    return found
+
+
+def _word(standing: Standing | None) -> Literal["discharged", "owes", "refused"]:
+    if standing is None:
+        return "owes"
+    if standing.refused is not None:
+        return "refused"
+    return "discharged" if standing.discharged else "owes"
+
+
+def _tenants(scope: Scope, registry: Registry) -> set[str | None]:
+    """Tenants whose affair a scope is; None where nobody's alone."""
+    if isinstance(scope, TenantScope):
+        return {scope.tenant}
+    if isinstance(scope, ProfileScope):
+        return {None}
+    if isinstance(scope, SubjectScope):
+        return {registry.owner(f"{scope.domain}/{scope.subject}")}
+    return {registry.owner(scope.domain)}

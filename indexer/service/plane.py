@@ -1,0 +1,324 @@
+"""The control plane: everything but lookups, as a FastAPI application whose every refusal is a problem."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from events.fold.registry_state import Deletion
+from events.ids import StreamKey, Tier, Unit
+from indexer.service.body import ProblemError, fail, unreadable
+from indexer.service.config import ServiceConfig
+from indexer.service.credential import CallerRole, Principal
+from indexer.service.feed import ViewFeed
+from indexer.service.metric import CONTENT_TYPE, Metrics
+from indexer.service.openapi import describe
+from indexer.service.order import (
+    DeletionBody,
+    InvalidationBody,
+    OrderDesk,
+    Receipt,
+    holders_of,
+    visible_to,
+)
+from router_client.problem import Problem, ProblemKind, problem
+from router_client.view import MILLISECOND_NS, LocalView
+from router_client.wire import JSON_TYPE, PROBLEM_TYPE
+
+B = TypeVar("B", bound=BaseModel)
+KINDS = {
+    400: ProblemKind.MALFORMED,
+    401: ProblemKind.UNAUTHENTICATED,
+    403: ProblemKind.FORBIDDEN,
+    404: ProblemKind.NOT_FOUND,
+    405: ProblemKind.METHOD_NOT_ALLOWED,
+    413: ProblemKind.TOO_LARGE,
+    415: ProblemKind.MEDIA_TYPE,
+}
+
+
+def make_plane(
+    config: ServiceConfig, view: LocalView, feed: ViewFeed, desk: OrderDesk, metrics: Metrics
+) -> FastAPI:
+    """Routes over one view. `docs` pages are off: they would load from elsewhere."""
+    app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
+    _problems(app)
+    describe(app)
+    registry = view.registry
+
+    def caller(request: Request, *roles: CallerRole) -> Principal:
+        principal = config.credentials.identify(request.headers.get("authorization"))
+        if principal is None:
+            raise fail(ProblemKind.UNAUTHENTICATED, "send a known bearer token")
+        if roles and principal.role not in roles:
+            raise fail(ProblemKind.FORBIDDEN, f"not for the role {principal.role.value}")
+        return principal
+
+    fleet = (CallerRole.OPERATOR, CallerRole.ROUTER, CallerRole.AUDITOR)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process runs."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Ready once kv.control was read and an own beacon came back; answers then say what they cover."""
+        missing = [
+            name
+            for name, done in (
+                ("kv.control is not read to its end", feed.state.control_read),
+                ("no own beacon was read back yet", view.newest_signal >= 0),
+                ("kv.events was not reached yet", feed.state.ends is not None),
+            )
+            if not done
+        ]
+        if missing:
+            return _as_response(
+                problem(ProblemKind.INDEX_UNAVAILABLE, "; ".join(missing), retry_after_ms=500)
+            )
+        document = {"status": "ready", "caught_up": view.caught_up}
+        return Response(json.dumps(document), media_type=JSON_TYPE)
+
+    @app.get("/metrics")
+    async def metrics_page() -> Response:
+        """Prometheus' text format."""
+        return Response(metrics.page(), media_type=CONTENT_TYPE)
+
+    @app.get("/v1/workers")
+    async def workers(request: Request) -> dict[str, Any]:
+        """Every registered worker's rank and how it stands here."""
+        caller(request, *fleet)
+        now_ns = feed.now_ns()
+        return {"workers": [_worker(view, key, now_ns) for key in registry.current.values()]}
+
+    @app.get("/v1/watermarks")
+    async def watermarks(request: Request) -> dict[str, Any]:
+        """How far this replica has applied the log."""
+        caller(request, *fleet)
+        return {
+            "log": registry.log,
+            "reader": view.reader,
+            "control": {"offset": registry.next_offset, "hash": registry.hash.hex()},
+            "events": {str(p): view.position(p) for p in range(registry.partitions)},
+            "ends_at_start": {str(p): end for p, end in (feed.state.ends or {}).items()},
+            "caught_up": view.caught_up,
+            "copies": view.copies,
+            "floor_ms": view.floor_ms(),
+            "visible_ms": feed.state.visible_ms,
+            "block_operations": view.counters.block_operations,
+            "token": view.token(),
+        }
+
+    @app.get("/v1/domains")
+    async def domains(request: Request) -> dict[str, Any]:
+        """The domains that the caller may read (an auditor: all)."""
+        principal = caller(request)
+        shown = [
+            {"domain": d.name, "tenant": d.tenant, "shared": d.shared}
+            for d in registry.domains.values()
+            if principal.may_read(d) or principal.role is CallerRole.AUDITOR
+        ]
+        return {"domains": shown}
+
+    @app.get("/v1/tenants/{tenant}/usage")
+    async def usage(request: Request, tenant: str) -> dict[str, Any]:
+        """What the tenant's domains hold now, by tier, with its limits and how it stands to them."""
+        principal = caller(request)
+        known = {domain.tenant for domain in registry.domains.values()}
+        mine = principal.owns(tenant) or principal.role is CallerRole.AUDITOR
+        if not mine or tenant not in known:
+            raise fail(ProblemKind.FORBIDDEN, "no such tenant for this caller")
+        return _usage(view, tenant)
+
+    @app.post("/v1/deletions", status_code=201, response_model=Receipt)
+    async def delete(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
+        """Orders a deletion; 201 with a signed receipt, 200 for a repeated Idempotency-Key."""
+        principal = caller(request, CallerRole.OPERATOR, CallerRole.TENANT)
+        body = await _read(request, DeletionBody)
+        receipt = await desk.delete(body, principal, _key(idempotency_key))
+        response.status_code = 200 if receipt.repeated else 201
+        return receipt
+
+    @app.get("/v1/deletions")
+    async def deletions(request: Request) -> dict[str, Any]:
+        """The caller's orders, oldest first."""
+        principal = caller(request)
+        return {"deletions": [_order(order) for order in visible_to(principal, registry)]}
+
+    @app.get("/v1/deletions/{number}")
+    async def deletion(request: Request, number: int) -> dict[str, Any]:
+        """One order and how each holder stands to it. The verdict is the auditor's."""
+        principal = caller(request)
+        order = next((o for o in visible_to(principal, registry) if o.number == number), None)
+        if order is None:
+            raise fail(ProblemKind.NOT_FOUND, f"no order {number} for this caller")
+        holders = holders_of(order, view)
+        return {
+            **_order(order),
+            "discharged_everywhere": all(h.standing == "discharged" for h in holders),
+            "holders": [h.model_dump(mode="json") for h in holders],
+        }
+
+    @app.post("/v1/invalidations", status_code=201, response_model=Receipt)
+    async def invalidate(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
+        """Orders an invalidation (a model rollout, an integrity fault)."""
+        principal = caller(request, CallerRole.OPERATOR)
+        body = await _read(request, InvalidationBody)
+        receipt = await desk.invalidate(body, principal, _key(idempotency_key))
+        response.status_code = 200 if receipt.repeated else 201
+        return receipt
+
+    return app
+
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key")]
+
+
+def _key(text: str | None) -> str | None:
+    if text is not None and not (0 < len(text) <= 200 and all(c.isalnum() or c in "._:@/+-" for c in text)):
+        raise fail(
+            ProblemKind.MALFORMED, "1 to 200 letters, digits and . _ : @ / + -", field="Idempotency-Key"
+        )
+    return text
+
+
+async def _read(request: Request, model: type[B]) -> B:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
+        raise fail(ProblemKind.MEDIA_TYPE, f"send {JSON_TYPE}")
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise ProblemError(unreadable(error)) from error
+
+
+def _worker(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, Any]:
+    registration = view.registry.registrations[key]
+    stream = view.streams.get(key)
+    row: dict[str, Any] = {
+        "worker": key.worker,
+        "dp_rank": key.rank,
+        "epoch": key.epoch,
+        "epoch_no": registration.epoch_no,
+        "endpoint": registration.body.endpoint,
+        "model": registration.body.model,
+        "partition": registration.body.partition,
+        "fenced": view.registry.fenced.get(key),
+        "status": "unopened",
+    }
+    if stream is None:
+        return row
+    state = stream.state
+    return row | {
+        "status": "divergent" if stream.divergent else state.status.value,
+        "fault": state.fault or None,
+        "next_seq": state.next_seq,
+        "announced_seq": stream.announced_seq,
+        "copies": stream.copy_count,
+        "as_of_ms_ago": {
+            basis.value: (now_ns - at) / MILLISECOND_NS for basis, at in stream.as_of_ns.items()
+        },
+        "pulse_ms_ago": None if stream.pulse_ns is None else (now_ns - stream.pulse_ns) / MILLISECOND_NS,
+        "engine": state.engine,
+        "engine_life": state.engine_life,
+        "load": stream.load.model_dump() if stream.load else None,
+        "holders": [
+            {"name": h.name, "tier": h.tier.value, "inventory": h.inventory.value, "orphans": h.orphans}
+            for h in state.holders.values()
+        ],
+    }
+
+
+def _usage(view: LocalView, tenant: str) -> dict[str, Any]:
+    tiers: dict[Tier, dict[str, int]] = {}
+    by_domain: dict[str, dict[str, dict[str, int]]] = {}
+    owned = {name for name, domain in view.registry.domains.items() if domain.tenant == tenant}
+    for key, stream in view.streams.items():
+        aliases = view.keyring.aliases(key.worker, key.rank, stream.state.epoch_no)
+        for (alias, tier), held in stream.state.usage.items():
+            domain = aliases.get(alias)
+            if domain not in owned or domain is None:
+                continue
+            for sums in (
+                tiers.setdefault(tier, {"blocks": 0, "bytes": 0}),
+                by_domain.setdefault(domain, {}).setdefault(tier.value, {"blocks": 0, "bytes": 0}),
+            ):
+                sums["blocks"] += held.blocks
+                sums["bytes"] += held.bytes
+    limits = [
+        {"tier": tier.value, "unit": unit.value, "soft": limit.soft, "hard": limit.hard}
+        for (name, tier, unit), limit in sorted(view.registry.limits.items())
+        if name == tenant
+    ]
+    return {
+        "tenant": tenant,
+        "tiers": {tier.value: sums for tier, sums in sorted(tiers.items())},
+        "domains": by_domain,
+        "limits": limits,
+        "quota_state": [_quota(view, tenant, tier, unit) for tier in Tier for unit in Unit
+                        if (tenant, tier, unit) in view.quotas],
+        "token": view.token(),
+    }  # fmt: skip
+
+
+def _quota(view: LocalView, tenant: str, tier: Tier, unit: Unit) -> dict[str, Any]:
+    state = view.quotas[tenant, tier, unit]
+    return {
+        "tier": tier.value,
+        "unit": unit.value,
+        "level": state.level.value,
+        "used": state.used,
+        "soft": state.soft,
+        "hard": state.hard,
+    }
+
+
+def _order(order: Deletion) -> dict[str, Any]:
+    return {
+        "request": order.number,
+        "kind": order.body.kind,
+        "scope": order.scope.model_dump(mode="json"),
+        "requester": order.body.requester,
+        "reason": order.body.reason,
+        "written_ms": order.header.written_ms,
+        "record_sha256": order.record_sha256.hex(),
+    }
+
+
+def _as_response(document: Problem) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    if document.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="kvledger"'
+    if document.retry_after_ms is not None:
+        headers["Retry-After"] = str(max(1, -(-document.retry_after_ms // 1_000)))
+    body = document.model_dump_json(exclude_none=True)
+    return Response(body, status_code=document.status, media_type=PROBLEM_TYPE, headers=headers)
+
+
+def _problems(app: FastAPI) -> None:
+    @app.exception_handler(ProblemError)
+    async def refused(request: Request, error: ProblemError) -> Response:
+        del request
+        return _as_response(error.document)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        del request
+        kind = KINDS.get(error.status_code, ProblemKind.INTERNAL)
+        return _as_response(problem(kind))
+
+    @app.exception_handler(Exception)
+    async def fault(request: Request, error: Exception) -> Response:
+        del request, error
+        return _as_response(problem(ProblemKind.INTERNAL))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        del request
+        first = error.errors()[0]
+        return _as_response(problem(ProblemKind.MALFORMED, str(first["msg"]), field=str(first["loc"][-1])))

@@ -1,0 +1,116 @@
+"""`kvledger serve`: one replica of the lookup service."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode
+from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from indexer.service.config import ServiceConfig
+
+CREDENTIALS = "credentials.json"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address; others than loopback need credentials.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port; default: the lookup_port setting.")] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(help="Bearer tokens (hashed); default: credentials.json below the home folder."),
+    ] = None,
+    replica: Annotated[
+        str | None, typer.Option(help="Name in this replica's beacons; default: made up.")
+    ] = None,
+) -> None:
+    """Answer lookups over REST from memory, kept up to date from Kafka.
+
+    Starts from PostgreSQL's snapshot of the index if there is one, else from the log's start; PostgreSQL is
+    not asked again. SIGTERM or Ctrl-C stops it in order.
+
+    Example: kvledger serve --port 8400
+    """
+    from events.errors import KvledgerError
+    from indexer.service.credential import CredentialError
+    from indexer.service.server import AddressTakenError, FeedFailedError, run
+
+    settings = load_settings()
+    try:
+        config = make_config(
+            settings, host=host, port=settings.lookup_port if port is None else port,
+            credentials=credentials, replica=replica,
+        )  # fmt: skip
+    except CredentialError as error:
+        raise CommandError(
+            str(error), advice="mend the file, or remove it", exit_code=ExitCode.CONFIGURATION
+        ) from error
+    try:
+        asyncio.run(run(config))
+    except AddressTakenError as error:
+        raise CommandError(
+            str(error), advice="stop what listens there, or give --port", exit_code=ExitCode.UNAVAILABLE
+        ) from error
+    except FeedFailedError as error:
+        raise CommandError(str(error), advice="see the log above", exit_code=ExitCode.FAILED) from error
+    except KvledgerError as error:
+        raise CommandError(str(error)) from error
+
+
+def make_config(
+    settings: Settings, *, host: str, port: int, credentials: Path | None, replica: str | None
+) -> ServiceConfig:
+    """What the service is told, from the settings and the files below the home folder."""
+    import secrets
+
+    from events.ids import Role
+    from indexer.postgres_store import PostgresStore
+    from indexer.service.config import ServiceConfig, ServiceConfigError
+    from indexer.service.credential import load_credentials
+    from indexer.store import Snapshot
+    from kvledger.control import connection
+    from kvledger.keyfile import KeyFileError, load_ring, load_signers
+
+    try:
+        signers = load_signers(settings.home, Role.CONTROL)
+    except KeyFileError:
+        signers = {}
+    keyring = load_ring(settings.home)
+
+    url = settings.database_url
+
+    async def snapshot(topic: str) -> Snapshot:
+        store = PostgresStore(
+            url.get_secret_value() if url else "",
+            keyring=keyring,
+            name="kvledger serve",
+        )
+        try:
+            return await store.snapshot(topic)
+        finally:
+            await store.close()
+
+    try:
+        return ServiceConfig(
+            connection=connection(settings),
+            keyring=keyring,
+            reader=replica or f"lookup-{secrets.token_hex(4)}",
+            host=host,
+            port=port,
+            credentials=load_credentials(credentials or settings.home / CREDENTIALS),
+            signers=signers,
+            load_snapshot=snapshot if url is not None else None,
+        )
+    except ServiceConfigError as error:
+        raise CommandError(
+            str(error), advice="`--credentials FILE`, or `--host 127.0.0.1`", exit_code=ExitCode.CONFIGURATION
+        ) from error
