@@ -34,6 +34,7 @@ COMMANDS = (
     "delete",
     "audit",
     "domain",
+    "limit",
     "config",
 )
 

@@ -97,7 +97,8 @@ class Removal:
 class SimEngine:
     """A worker rank's pool of `capacity_blocks`; not thread-safe, never blocks.
 
-    `clock_ns` stamps mutations in `log` when they are made; `salt_of` gives a tenant's cache salt or None.
+    `clock_ns` stamps mutations in `log` when they are made; `salt_of` gives a tenant's cache salt or None;
+    `birth` makes the names of its lives differ from those of an earlier run.
     Drive it by `admit`, `decode` and `finish`, or by `serve`; after each step call `take_step`, which is when
     an engine's events go out.
     """
@@ -114,6 +115,7 @@ class SimEngine:
         salt_of: Callable[[str], str | None] = _no_salt,
         log: ResidencyLog | None = None,
         slots: int = 1,
+        birth: str = "",
     ) -> None:
         if capacity_blocks < 1 or slots < 1:
             raise ValueError("an engine has at least one block and one slot")
@@ -127,6 +129,7 @@ class SimEngine:
         self._tokens = token_maker(block_size).block
         self._salt_of = salt_of
         self._slots = slots
+        self._birth = birth
         self._lives = 0
         self.life = ""
         self.restart()
@@ -134,7 +137,7 @@ class SimEngine:
     def restart(self) -> str:
         """The process dies and a new one begins: new life, seq 0, empty pool, not a word on the wire."""
         self._lives += 1
-        self.life = f"{self.worker}-{self.rank}-life{self._lives}"
+        self.life = f"{self.worker}-{self.rank}-{self._birth}life{self._lives}"
         self.log.begin_life(self.life)
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.capacity_blocks))
         self._key_of: list[int | None] = [None] * self.capacity_blocks
@@ -343,7 +346,7 @@ class SimEngine:
             others.remove(block)
         if not others:
             del self._duplicates[key]
-        return self.log.stamp()
+        return self.log.doubt(key)
 
     def _store(
         self, keys: tuple[int, ...], blocks: list[int], parent: int | None, tokens: bytes, salt: str | None

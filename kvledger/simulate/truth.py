@@ -34,13 +34,16 @@ class ResidencyLog:
     """One worker rank's residency through all its engine lives; one copy or ten, a block is there or not.
 
     Stamps strictly grow: where the clock stands still they are one nanosecond apart, so that every state
-    between two mutations has an instant.
+    between two mutations has an instant. A block of which one copy was removed and another is left is in
+    doubt until it is stored again: from the wire alone nobody can know that it is still there, so no answer
+    owes it.
     """
 
     def __init__(self, clock_ns: ClockNs) -> None:
         self._clock_ns = clock_ns
         self._last_ns = -1
         self._stamps: dict[int, list[int]] = {}
+        self._doubts: dict[int, list[int]] = {}
         self._lives: list[tuple[str, int]] = []
         self._published_ns: list[int] = []
         self._made_through_ns: list[int] = []
@@ -75,6 +78,9 @@ class ResidencyLog:
         for stamps in self._stamps.values():
             if len(stamps) & 1:
                 stamps.append(now)
+        for stamps in self._doubts.values():
+            if len(stamps) & 1:
+                stamps.append(now)
         return now
 
     def store(self, keys: Sequence[int]) -> int:
@@ -82,7 +88,7 @@ class ResidencyLog:
 
         A block that is resident already only takes an instant.
         """
-        clock_ns, known = self._clock_ns, self._stamps
+        clock_ns, known, doubts = self._clock_ns, self._stamps, self._doubts
         last = self._last_ns
         first = -1
         for key in keys:
@@ -95,8 +101,18 @@ class ResidencyLog:
                 known[key] = [last]
             elif not len(stamps) & 1:
                 stamps.append(last)
+            elif key in doubts and len(doubts[key]) & 1:
+                doubts[key].append(last)
         self._last_ns = last
         return first
+
+    def doubt(self, key: int) -> int:
+        """One copy of the block is gone from this instant, another is left."""
+        now = self.stamp()
+        stamps = self._doubts.setdefault(key, [])
+        if not len(stamps) & 1:
+            stamps.append(now)
+        return now
 
     def drop(self, key: int) -> int:
         """The block's last copy is gone from this instant; no-op but for the stamp if it wasn't there."""
@@ -105,6 +121,9 @@ class ResidencyLog:
         stamps = self._stamps.get(key)
         if stamps is not None and len(stamps) & 1:
             stamps.append(now)
+        doubts = self._doubts.get(key)
+        if doubts is not None and len(doubts) & 1:
+            doubts.append(now)
         return now
 
     def publish(self, life: str, engine_seq: int, first_made_ns: int) -> None:
@@ -130,41 +149,30 @@ class ResidencyLog:
         return len(chain)
 
     def had_length(self, chain: Sequence[int], length: int, low_ns: int, high_ns: int) -> bool:
-        """True if at some instant of [low, high] exactly `length` leading blocks were resident."""
+        """True if at some instant of [low, high] exactly `length` leading blocks were resident, or were so
+        without those in doubt."""
         if not 0 <= length <= len(chain) or low_ns > high_ns:
             return False
         spans = [(low_ns, high_ns)]
         for key in chain[:length]:
-            spans = self._meet(spans, key, resident=True)
+            spans = _meet(spans, self._stamps.get(key), inside=True)
             if not spans:
                 return False
-        return length == len(chain) or bool(self._meet(spans, chain[length], resident=False))
+        if length == len(chain):
+            return True
+        end = chain[length]
+        return bool(_meet(spans, self._stamps.get(end), inside=False)) or (
+            end in self._doubts and bool(_meet(spans, self._doubts[end], inside=True))
+        )
 
     def longest_within(self, chain: Sequence[int], low_ns: int, high_ns: int) -> int:
         """The most leading blocks that were resident together at any instant of [low, high]."""
         spans = [(low_ns, high_ns)]
         for index, key in enumerate(chain):
-            spans = self._meet(spans, key, resident=True)
+            spans = _meet(spans, self._stamps.get(key), inside=True)
             if not spans:
                 return index
         return len(chain)
-
-    def _meet(self, spans: list[tuple[int, int]], key: int, *, resident: bool) -> list[tuple[int, int]]:
-        """The closed parts of `spans` in which the key is (not) resident."""
-        stamps = self._stamps.get(key)
-        if stamps is None:
-            return [] if resident else spans
-        out: list[tuple[int, int]] = []
-        for low, high in spans:
-            index = bisect_right(stamps, low)
-            at = low
-            while at <= high:
-                until = stamps[index] - 1 if index < len(stamps) else high
-                if bool(index & 1) == resident:
-                    out.append((at, min(until, high)))
-                at = until + 1
-                index += 1
-        return out
 
 
 @dataclass(slots=True)
@@ -184,6 +192,10 @@ class Truth:
         self._disturbed: list[tuple[str | None, Period]] = []
         self._hidden: dict[str, list[Period]] = {}
         self._vouches: dict[WorkerRank, _Vouches] = {}
+
+    def now_ns(self) -> int:
+        """The truth's clock, now."""
+        return self._clock_ns()
 
     def log_of(self, worker: str, rank: int = 0) -> ResidencyLog:
         """That worker rank's log, made on first use."""
@@ -268,3 +280,20 @@ class Truth:
 def _close(periods: list[Period], now_ns: int) -> None:
     if periods and periods[-1].end_ns is None:
         periods[-1] = Period(periods[-1].start_ns, now_ns)
+
+
+def _meet(spans: list[tuple[int, int]], stamps: list[int] | None, *, inside: bool) -> list[tuple[int, int]]:
+    """The closed parts of `spans` inside (or outside) the times that `stamps` begin and end in turn."""
+    if stamps is None:
+        return [] if inside else spans
+    out: list[tuple[int, int]] = []
+    for low, high in spans:
+        index = bisect_right(stamps, low)
+        at = low
+        while at <= high:
+            until = stamps[index] - 1 if index < len(stamps) else high
+            if bool(index & 1) == inside:
+                out.append((at, min(until, high)))
+            at = until + 1
+            index += 1
+    return out
