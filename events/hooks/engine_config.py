@@ -1,0 +1,45 @@
+"""What an engine's hook is told about it beforehand; everything else is learned from its events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from events.ids import Capability, Tier
+from events.model.part import Group
+from events.model.profile import ContentProfile, LayoutProfile
+
+HASHES_REMEMBERED = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine rank. Everything may be left out: the profile is then `unverified` and says so.
+
+    `content.adapter` and `content.adapter_revision` are ignored: adapters come with the events, their
+    revisions from `adapter_revisions` by name (an adapter that isn't in it is unverified).
+    `content.block_tokens` only serves to open a stream before its first event; the events' own block size
+    counts. `capacity_blocks` is the physical size of a tier's pool, over all groups; it bounds the duplicate
+    counts. `groups` are those of the GPU's cache, if known; otherwise they are learned.
+
+    `connectors` non-empty: a block that appears on the GPU may have been loaded rather than computed, so
+    its provenance is that of a copy held elsewhere, or unknown. `hashes_remembered`: how many hashes without
+    a copy are kept, for children of a block that was removed under a running request.
+    """
+
+    engine: str = "vllm"
+    engine_version: str = ""
+    hash_algorithm: str | None = None
+    hash_seed: str | None = None
+    removal: Capability = Capability.NONE
+    admission_known: bool = False
+    connectors: tuple[str, ...] = ()
+    content: ContentProfile = field(default_factory=ContentProfile)
+    layout: LayoutProfile = field(default_factory=LayoutProfile)
+    block_bytes: tuple[int, ...] = (0,)
+    adapter_revisions: Mapping[str, str] = field(default_factory=dict)
+    default_domain: str | None = "default"
+    groups: tuple[Group, ...] = ()
+    capacity_blocks: Mapping[Tier, int] = field(default_factory=dict)
+    durable_ids: Mapping[Tier, str] = field(default_factory=dict)
+    hashes_remembered: int = HASHES_REMEMBERED

@@ -1,0 +1,292 @@
+"""From engine hashes to block ids: which domain and profile a chain belongs to, and what its blocks are called.
+
+Tokens and salts are read here and kept nowhere. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_event import NO_EXTRA_KEYS, BlockStored, EngineHash, ExtraKeys
+from events.identity import BlockHasher, Extra, bound_salt_hmac, profile_digest, root_parent
+from events.ids import ProfileId
+from events.keyring import KeyRing
+from events.model.part import ProfileDeclared
+
+BoundSalts = Callable[[], Mapping[bytes, str]]
+"""Gateways' own salts: HMAC under a domain's salt key -> that domain (`events.fold.registry_state`)."""
+
+_SALTS_REMEMBERED = 4_096
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """What all blocks of a prompt share: domain, adapter, block size, and so their profile and hash key."""
+
+    domain: str
+    number: int
+    profile: ProfileId
+    declaration: ProfileDeclared
+    adapter: str | None
+    block_tokens: int
+    hasher: BlockHasher
+    root: bytes
+    declared: bool = False
+
+
+class Node:
+    """One engine hash and what it stands for; `block` is empty for a hash without id (orphan, or `unassigned`
+    if its salt is nobody's). `uses` counts the holders and groups that have a copy. Parents stay reachable
+    from their children, also when their own hash is forgotten."""
+
+    __slots__ = ("block", "chain", "hash", "parent", "unassigned", "uses")
+
+    def __init__(
+        self,
+        name: EngineHash,
+        block: bytes,
+        parent: Node | None,
+        chain: Chain | None,
+        unassigned: bool = False,
+    ) -> None:
+        self.hash = name
+        self.block = block
+        self.parent = parent
+        self.chain = chain
+        self.unassigned = unassigned
+        self.uses = 0
+
+    @property
+    def parent_block(self) -> bytes | None:
+        """Id of the block before this one; None at a profile's root."""
+        return self.parent.block if self.parent is not None else None
+
+
+class DomainBook:
+    """Domains of salts, and the profiles of each domain by number."""
+
+    def __init__(self, keyring: KeyRing, config: EngineConfig, bound_salts: BoundSalts) -> None:
+        self._keyring = keyring
+        self._config = config
+        self._bound_salts = bound_salts
+        self._bound: dict[bytes, str | None] = {}
+        self._bound_count = -1
+        self._chains: dict[tuple[str, str | None, int], Chain] = {}
+        self._numbers: dict[str, int] = {}
+
+    def clear(self) -> None:
+        """Forget all profiles: a new engine life numbers its own."""
+        self._chains.clear()
+        self._numbers.clear()
+
+    def declare_again(self) -> None:
+        """A new epoch has been told nothing."""
+        for chain in self._chains.values():
+            chain.declared = False
+
+    def chains(self) -> Iterable[Chain]:
+        """All in use, in the order in which they were numbered."""
+        return self._chains.values()
+
+    def chain_of(self, salt: str | None, adapter: str | None, block_tokens: int) -> Chain | None:
+        """The chain of a prompt that begins here; None if its salt is nobody's."""
+        domain = self._config.default_domain if salt is None else self._domain_of(salt)
+        if domain is None:
+            return None
+        chain = self._chains.get((domain, adapter, block_tokens))
+        return chain or self._new_chain(domain, adapter, block_tokens)
+
+    def _domain_of(self, salt: str) -> str | None:
+        domain = self._keyring.domain_of_salt(salt)
+        return domain if domain is not None else self._domain_of_bound(salt)
+
+    def _domain_of_bound(self, salt: str) -> str | None:
+        bound = self._bound_salts()
+        if not bound:
+            return None
+        if len(bound) != self._bound_count or len(self._bound) >= _SALTS_REMEMBERED:
+            self._bound.clear()
+            self._bound_count = len(bound)
+        remembered = hashlib.sha256(salt.encode()).digest()
+        if remembered not in self._bound:
+            self._bound[remembered] = self._search_bound(bound, salt)
+        return self._bound[remembered]
+
+    def _search_bound(self, bound: Mapping[bytes, str], salt: str) -> str | None:
+        for domain in sorted(set(bound.values())):
+            keys = self._keyring.get(domain)
+            if keys is not None and bound.get(bound_salt_hmac(keys.salt_key, salt)) == domain:
+                return domain
+        return None
+
+    def _new_chain(self, domain: str, adapter: str | None, block_tokens: int) -> Chain | None:
+        keys = self._keyring.get(domain)
+        if keys is None:
+            return None
+        config = self._config
+        content = config.content.model_copy(
+            update={
+                "adapter": adapter,
+                "adapter_revision": None if adapter is None else config.adapter_revisions.get(adapter),
+                "block_tokens": block_tokens,
+            }
+        )
+        number = self._numbers.get(domain, 0)
+        self._numbers[domain] = number + 1
+        profile = profile_digest(content)
+        declaration = ProfileDeclared(
+            profile=number, content=content, layout=config.layout, block_bytes=config.block_bytes
+        )
+        chain = Chain(
+            domain,
+            number,
+            profile,
+            declaration,
+            adapter,
+            block_tokens,
+            keys.hasher(),
+            root_parent(profile),
+        )
+        self._chains[domain, adapter, block_tokens] = chain
+        return chain
+
+
+class HashMap:
+    """Engine hash -> node, by block size, within one engine life.
+
+    A hash is kept while a copy of it exists anywhere, so the map is bounded by the pools, and for the last
+    `hashes_remembered` (up to twice as many) that lost their last copy; call `trim` after each batch.
+    """
+
+    def __init__(self, book: DomainBook, remembered: int) -> None:
+        self._book = book
+        self._remembered = remembered
+        self._sizes: dict[int, dict[EngineHash, Node]] = {}
+        self._released: dict[Node, int] = {}
+        self._extra_keys_seen = False
+        self.conflicts = 0
+
+    def __len__(self) -> int:
+        return sum(len(nodes) for nodes in self._sizes.values())
+
+    def clear(self) -> None:
+        """A new engine life: its hashes mean something else."""
+        self._sizes.clear()
+        self._released.clear()
+        self._extra_keys_seen = False
+
+    def find(self, block_tokens: int, name: EngineHash) -> Node | None:
+        nodes = self._sizes.get(block_tokens)
+        return None if nodes is None else nodes.get(name)
+
+    def find_all(self, name: EngineHash) -> list[tuple[int, Node]]:
+        """Its nodes under every block size."""
+        return [(size, nodes[name]) for size, nodes in self._sizes.items() if name in nodes]
+
+    def use(self, node: Node) -> None:
+        """One more holder and group has a copy."""
+        if not node.uses:
+            self._released.pop(node, None)
+        node.uses += 1
+
+    def release(self, node: Node, block_tokens: int) -> None:
+        """One holder and group less has a copy."""
+        node.uses -= 1
+        if not node.uses:
+            self._released[node] = block_tokens
+
+    def trim(self) -> None:
+        """Forget the hashes that lost their last copy longest ago, if there are too many."""
+        released = self._released
+        if len(released) <= 2 * self._remembered:
+            return
+        for node in list(islice(released, len(released) - self._remembered)):
+            nodes = self._sizes[released.pop(node)]
+            if nodes.get(node.hash) is node:
+                del nodes[node.hash]
+
+    def identify(self, event: BlockStored) -> list[Node]:
+        """Nodes of an aligned store's hashes, in order; what can't be traced to a root has no id.
+
+        A hash that is known keeps its meaning; one that contradicts it counts in `conflicts`.
+        """
+        size = event.block_size
+        nodes = self._sizes.setdefault(size, {})
+        parent: Node | None = None
+        unassigned = False
+        chain: Chain | None = None
+        if event.parent is not None:
+            parent = nodes.get(event.parent)
+            if parent is not None:
+                chain, unassigned = parent.chain, parent.unassigned
+        elif self._readable(event):
+            first = event.extra_keys[0] if event.extra_keys else NO_EXTRA_KEYS
+            if not first.unrecognised:
+                chain = self._book.chain_of(first.salt, _adapter(event), size)
+                unassigned = chain is None
+        if chain is not None and (chain.adapter != _adapter(event) or not self._readable(event)):
+            chain = None
+        extras, known = _extras(event.extra_keys)
+        if chain is None or not known:
+            return [self._without_id(size, name, unassigned) for name in event.hashes]
+        ids = chain.hasher.chain(chain.root if parent is None else parent.block, event.tokens, size, extras)
+        found: list[Node] = []
+        for name, block in zip(event.hashes, ids, strict=False):
+            node = nodes.get(name)
+            if node is None or node.block != block:
+                if node is not None and node.block:
+                    self.conflicts += 1
+                node = nodes[name] = Node(name, block, parent, chain)
+                self._released[node] = size
+            found.append(node)
+            parent = node
+        found.extend(self._without_id(size, name, False) for name in event.hashes[len(ids) :])
+        return found
+
+    def look_up(self, block_tokens: int, hashes: Iterable[EngineHash]) -> list[Node]:
+        """Nodes of hashes that come without usable tokens: known from elsewhere, or without id."""
+        return [self._without_id(block_tokens, name, False) for name in hashes]
+
+    def _without_id(self, block_tokens: int, name: EngineHash, unassigned: bool) -> Node:
+        nodes = self._sizes.setdefault(block_tokens, {})
+        node = nodes.get(name)
+        if node is None:
+            node = nodes[name] = Node(name, b"", None, None, unassigned)
+            self._released[node] = block_tokens
+        return node
+
+    def _readable(self, event: BlockStored) -> bool:
+        """Whether the event says what else is in the hash. An engine that does so once does it always: where
+        it is left out later, a salt or an image may hide."""
+        if event.extra_keys is not None:
+            self._extra_keys_seen = True
+            return True
+        return not self._extra_keys_seen
+
+
+def _adapter(event: BlockStored) -> str | None:
+    if event.lora_name is not None:
+        return event.lora_name
+    return None if event.lora_id is None else f"lora_id:{event.lora_id}"
+
+
+def _extras(keys: tuple[ExtraKeys, ...] | None) -> tuple[list[bytes] | None, bool]:
+    """(bytes to hash per block or None if there are none, whether all is understood)."""
+    if keys is None:
+        return None, True
+    extras: list[bytes] | None = None
+    for index, key in enumerate(keys):
+        if key is NO_EXTRA_KEYS:
+            continue
+        if key.unrecognised:
+            return None, False
+        if key.mm or key.prompt_embeds is not None:
+            if extras is None:
+                extras = [b""] * len(keys)
+            embeds = () if key.prompt_embeds is None else (key.prompt_embeds.hex(),)
+            extras[index] = Extra(modality=key.mm, prompt_embeds=embeds).to_bytes()
+    return extras, True

@@ -1,0 +1,335 @@
+"""`EngineStream`: one engine rank's events in the log's words, and the inventory that they leave. Pure.
+
+No clock, no I/O; tokens and salts are dropped once a block has its id. An engine's hash leads to a block id
+as long as a copy of it exists, and for a bounded number of hashes after that (`engine_identity.HashMap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, standings
+from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineBatch,
+    EngineHash,
+    MalformedEvent,
+    UnknownEvent,
+)
+from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
+from events.hooks.holder_book import HolderBook, tier_of
+from events.hooks.inventory import Table, checksum_of
+from events.hooks.inventory_snapshot import snapshot_records
+from events.hooks.store import StoreReader
+from events.hooks.translation import Draft, Translation, invalidated
+from events.ids import EvictReason, InvalidateReason, Tier
+from events.keyring import KeyRing
+from events.model.control import Scope
+from events.model.part import (
+    Cleared,
+    EngineLoss,
+    Opened,
+    Orphans,
+    RequestStanding,
+    SnapshotBegin,
+    Statement,
+    UnknownEvents,
+)
+from events.model.signal import PulseChecksum
+
+
+def _no_bound_salts() -> Mapping[bytes, str]:
+    return {}
+
+
+class EngineStream:
+    """State of one (worker, rank). Call `open` first, then `translate` for every batch in the engine's order.
+
+    What a method returns has already happened here: each result must be written, in the order of the calls,
+    or the stream be restated by `snapshot`. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        rank: int,
+        keyring: KeyRing,
+        config: EngineConfig,
+        *,
+        bound_salts: BoundSalts = _no_bound_salts,
+    ) -> None:
+        self.worker = worker
+        self.rank = rank
+        self.engine_life = ""
+        self.removed_unknown = 0
+        self._config = config
+        self._book = DomainBook(keyring, config, bound_salts)
+        self._hashes = HashMap(self._book, config.hashes_remembered)
+        self._holders = HolderBook(config)
+        self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
+        self._restatements = 0
+
+    def open(self, engine_life: str, *, from_birth: bool = True) -> Opened:
+        """Record 0 of an epoch.
+
+        Another engine life than before: everything held is forgotten. The same: the inventory is kept, and
+        a `snapshot` must follow. `from_birth` False: the events before the first to be translated are not
+        to be had, so nobody knows what the engine holds.
+        """
+        if engine_life != self.engine_life:
+            if self.engine_life:
+                self._hashes.clear()
+                self._book.clear()
+                self._holders.reset()
+            self.engine_life = engine_life
+            if not from_birth:
+                for holder in self._holders.holders():
+                    holder.partial = True
+        self._book.declare_again()
+        self._holders.changed = False
+        for holder in self._holders.holders():
+            holder.told = (0, 0)
+        return self._opened(opening=True)
+
+    def learn(self, batches: Iterable[EngineBatch]) -> None:
+        """Hear of holders and groups before `open`, so that record 0 declares them. Changes nothing else."""
+        for batch in batches:
+            for event in batch.events:
+                if isinstance(event, BlockStored):
+                    self._holders.table_of(event)
+
+    def translate(self, batch: EngineBatch, admitted_after: int | None) -> Translation:
+        """The meaning of one engine batch; `admitted_after` is the newest control offset installed when its
+        blocks were admitted, None if nobody knows."""
+        draft = Draft()
+        conflicts = self._hashes.conflicts
+        identified = self._identify_first(batch)
+        for index, event in enumerate(batch.events):
+            match event:
+                case BlockStored():
+                    self._stored(draft, event, admitted_after, identified.get(index))
+                    if self._hashes.conflicts != conflicts:
+                        conflicts = self._hashes.conflicts
+                        self._unreadable(draft, batch, "conflicting block hashes", 0, loses=True)
+                case BlockRemoved():
+                    self._removed_one_each(draft, event)
+                case AllBlocksCleared():
+                    self._cleared(draft)
+                case UnknownEvent():
+                    self._unreadable(draft, batch, event.kind, event.length, loses=False)
+                case MalformedEvent():
+                    what = f"malformed {event.kind}: {event.reason}"
+                    self._unreadable(draft, batch, what, 0, loses=event.kind != "batch")
+        self._hashes.trim()
+        self._tell(draft)
+        return draft.finish()
+
+    def lost(self, first: int, last: int | None) -> EngineLoss:
+        """The engine's records `first`…`last` can't be had: all that is held becomes uncertain, all holders
+        partial. Write the result before anything that is translated later."""
+        for holder in self._holders.holders():
+            holder.partial = True
+        for table in self._holders.tables():
+            for copy in table.every_copy():
+                table.doubt(copy)
+        return EngineLoss(first_missing=first, last_missing=last)
+
+    def removed(
+        self,
+        hashes: Iterable[EngineHash],
+        request: int | None,
+        *,
+        reason: InvalidateReason = InvalidateReason.DELETION,
+        tier: Tier = Tier.GPU,
+    ) -> Translation:
+        """Every physical block of these hashes was taken out of the tier on order. Unknown ones are no-ops,
+        and so is what the engine itself says of it later. Orphans go silently, their counts are told."""
+        draft = Draft()
+        gone: dict[tuple[str, str, int], list[bytes]] = {}
+        for name in hashes:
+            for size, node in self._hashes.find_all(name):
+                for table in self._holders.tables():
+                    if table.holder.tier is tier and table.size == size:
+                        self._remove_all(table, node, gone)
+        self._hashes.trim()
+        self._tell(draft)
+        translation = draft.finish()
+        for (domain, holder, group), ids in gone.items():
+            translation.parts.setdefault(domain, []).extend(invalidated(holder, group, ids, reason, request))
+        return translation
+
+    def snapshot(self, name: str) -> Iterator[Translation]:
+        """The whole inventory, a record at a time, each as of the moment it is taken: write it before the
+        next `translate`. One at a time; an abandoned one costs nothing."""
+        return snapshot_records(name, self._holders, self._book, self._hashes, self._opened)
+
+    def in_scope(self, scope: Scope, domains: Iterable[str]) -> tuple[ScopedCopy, ...]:
+        """All copies that the scope reaches in `domains` (those that it covers), and all without id."""
+        return tuple(copies_in_scope(self._holders.tables(), scope, domains))
+
+    def standing(
+        self, request: int, scope: Scope, domains: Sequence[str], removed: Mapping[str, int]
+    ) -> dict[str, RequestStanding]:
+        """How an installed request stands by what is held now, by domain."""
+        return standings(request, self.in_scope(scope, domains), domains, removed)
+
+    def checksums(self) -> tuple[PulseChecksum, ...]:
+        """Inventory of each holder and group over all domains."""
+        sums: list[PulseChecksum] = []
+        for table in self._holders.tables():
+            count, checksum = checksum_of(table.by_domain.values())
+            sums.append(
+                PulseChecksum(holder=table.holder.name, group=table.index, count=count, checksum=checksum)
+            )
+        return tuple(sums)
+
+    def statements(self) -> dict[str, list[Statement]]:
+        """Inventory of each holder and group by domain; one that has become empty is stated once more."""
+        stated: dict[str, list[Statement]] = {}
+        for table in self._holders.tables():
+            for domain, tally in list(table.by_domain.items()):
+                if not tally.count:
+                    del table.by_domain[domain]
+                stated.setdefault(domain, []).append(
+                    Statement(
+                        holder=table.holder.name,
+                        group=table.index,
+                        count=tally.count,
+                        checksum=tally.checksum,
+                        source="derived",
+                    )
+                )
+        return stated
+
+    def orphan_counts(self) -> tuple[int, int]:
+        """(orphans, unassigned) over all holders."""
+        holders = self._holders.holders()
+        return sum(holder.orphans for holder in holders), sum(holder.unassigned for holder in holders)
+
+    def inventory_known(self) -> bool:
+        """Whether no holder is partial."""
+        return not any(holder.partial for holder in self._holders.holders())
+
+    @property
+    def hash_count(self) -> int:
+        """Engine hashes remembered now."""
+        return len(self._hashes)
+
+    def _opened(self, *, opening: bool = False) -> Opened:
+        config = self._config
+        return Opened(
+            engine_life=self.engine_life,
+            engine=config.engine,
+            engine_version=config.engine_version,
+            hash_algorithm=config.hash_algorithm,
+            hash_seed=config.hash_seed,
+            removal=config.removal,
+            admission_known=config.admission_known,
+            connectors=config.connectors,
+            holders=self._holders.declarations(opening=opening),
+        )
+
+    def _identify_first(self, batch: EngineBatch) -> dict[int, list[Node]]:
+        """Where hashes come without their own tokens (sliding windows), those of the whole chain may stand
+        later in the same batch: read these first."""
+        stores = [(at, event) for at, event in enumerate(batch.events) if isinstance(event, BlockStored)]
+        if all(event.aligned for _, event in stores):
+            return {}
+        return {
+            at: self._hashes.identify(event)
+            for at, event in stores
+            if event.aligned and event.hashes and tier_of(event) is not None
+        }
+
+    def _stored(
+        self, draft: Draft, event: BlockStored, admitted_after: int | None, nodes: list[Node] | None
+    ) -> None:
+        table = self._holders.table_of(event)
+        if table is None:
+            medium = (event.medium or "")[:40]
+            self._flag(draft, f"stored: medium {medium!a}, group {event.group}", len(event.tokens))
+        else:
+            self._stores.read(draft, table, event, admitted_after, nodes)
+
+    def _removed_one_each(self, draft: Draft, event: BlockRemoved) -> None:
+        tier = tier_of(event)
+        if tier is None:
+            self._flag(draft, f"removed: medium {(event.medium or '')[:40]!a}", 8 * len(event.hashes))
+            return
+        table = self._holders.find(tier, event.group)
+        if table is None:
+            self.removed_unknown += len(event.hashes)
+            return
+        reason = EvictReason.CAPACITY if tier is Tier.GPU else EvictReason.UNKNOWN
+        find = self._hashes.find
+        for name in event.hashes:
+            node = find(table.size, name)
+            copy = None if node is None else table.find(node)
+            if copy is None:
+                self.removed_unknown += 1
+                continue
+            gone = table.remove_one(copy)
+            known = copy.node
+            if gone:
+                table.end(copy, self._hashes)
+            if known.chain is not None:
+                draft.evicted(known.chain.domain, table.holder.name, table.index, known.block, reason, gone)
+
+    def _remove_all(self, table: Table, node: Node, gone: dict[tuple[str, str, int], list[bytes]]) -> None:
+        copy = table.find(node)
+        if copy is None:
+            return
+        if copy.twins is not None and table.drop_twin(copy, node, self._hashes):
+            return
+        table.end(copy, self._hashes)
+        if copy.node.chain is not None:
+            where = (copy.node.chain.domain, table.holder.name, table.index)
+            gone.setdefault(where, []).append(copy.node.block)
+
+    def _cleared(self, draft: Draft) -> None:
+        """vLLM's clear empties its own cache and says nothing of other tiers."""
+        others = False
+        for holder in self._holders.holders():
+            if holder.tier is Tier.GPU:
+                for table in holder.tables.values():
+                    table.clear(self._hashes)
+                holder.partial = False
+                holder.told = (0, 0)
+                draft.take_back(holder.name)
+            else:
+                holder.partial = others = True
+        draft.stream_events.append(Cleared(holders=(Tier.GPU.value,), unknown_scope=others))
+
+    def _unreadable(self, draft: Draft, batch: EngineBatch, kind: str, length: int, *, loses: bool) -> None:
+        self._flag(draft, kind, length)
+        if loses:
+            draft.stream_events.append(self.lost(batch.engine_seq, batch.engine_seq))
+            draft.doubt_stored(self._holds)
+
+    def _holds(self, holder: str, group: int, block: bytes) -> bool:
+        return any(
+            block in table.copies
+            for table in self._holders.tables()
+            if table.holder.name == holder and table.index == group
+        )
+
+    def _flag(self, draft: Draft, kind: str, length: int) -> None:
+        draft.stream_events.append(UnknownEvents(kind=kind[:200], length=length))
+
+    def _tell(self, draft: Draft) -> None:
+        """Counts that changed; and the holders and groups again, if the log doesn't know them all."""
+        for holder in self._holders.holders():
+            if holder.counts != holder.told:
+                holder.told = holder.counts
+                draft.stream_events.append(
+                    Orphans(holder=holder.name, orphans=holder.orphans, unassigned=holder.unassigned)
+                )
+        if self._holders.changed:
+            self._holders.changed = False
+            self._restatements += 1
+            name = f"{self.engine_life}.groups{self._restatements}"[:200]
+            draft.stream_events.insert(0, SnapshotBegin(snapshot=name, opened=self._opened()))
+            draft.restated = True

@@ -1,0 +1,155 @@
+"""Stores: which copies they add, what they prove of those already there, and the events to write. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from events.hooks.engine_event import BlockStored
+from events.hooks.engine_identity import HashMap, Node
+from events.hooks.holder_book import HolderBook
+from events.hooks.inventory import Copy, Table
+from events.hooks.translation import Draft, StoreRun
+from events.ids import Lineage, Tier
+
+_MAX_SESSION_CHARS = 200
+
+
+class StoreReader:
+    """Applies stores to the tables. `computes_all`: whatever appears on the GPU was computed there, as there
+    is no connector that could have loaded it."""
+
+    def __init__(self, holders: HolderBook, hashes: HashMap, *, computes_all: bool) -> None:
+        self._holders = holders
+        self._hashes = hashes
+        self._computes_all = computes_all
+
+    def read(
+        self,
+        draft: Draft,
+        table: Table,
+        event: BlockStored,
+        admitted_after: int | None,
+        nodes: list[Node] | None,
+    ) -> None:
+        """One store into its table; `nodes` if its hashes were identified before."""
+        if not event.hashes:
+            return
+        if nodes is None:
+            if event.aligned and event.block_size == table.size:
+                nodes = self._hashes.identify(event)
+            else:
+                nodes = self._hashes.look_up(table.size, event.hashes)
+        session = event.session
+        if session is not None and len(session) > _MAX_SESSION_CHARS:
+            session = None
+        if self._computes_all and table.holder.tier is Tier.GPU:
+            self._put(draft, table, nodes, admitted_after, Lineage.PREFILL, session)
+            return
+        for node in nodes:
+            source = self._source(table, node)
+            lineage = Lineage.ONLOAD if source and table.holder.tier is Tier.GPU else Lineage.UNKNOWN
+            self._put(draft, table, [node], source.admitted_after if source else None, lineage, session)
+
+    def _source(self, table: Table, node: Node) -> Copy | None:
+        """A copy of the same block in another tier, where this one may come from."""
+        for other in self._holders.tables():
+            if other.holder is not table.holder and other.size == table.size:
+                copy = other.find(node)
+                if copy is not None:
+                    return copy
+        return None
+
+    def _put(
+        self,
+        draft: Draft,
+        table: Table,
+        nodes: Sequence[Node],
+        admitted_after: int | None,
+        lineage: Lineage,
+        session: str | None,
+    ) -> None:
+        copies, hashes, holder = table.copies, self._hashes, table.holder
+        run: StoreRun | None = None
+        fresh: list[bytes] = []
+        fresh_domain = ""
+        for node in nodes:
+            block = node.block
+            copy = copies.get(block)
+            if copy is None and (not block or table.nameless):
+                copy = self._find_nameless(table, node, admitted_after, lineage)
+                if not block:
+                    run = None
+                    continue
+            admitted = admitted_after
+            chain = node.chain
+            assert chain is not None
+            if copy is None:
+                copies[block] = Copy(node, admitted_after, lineage)
+                holder.certain += 1
+                hashes.use(node)
+                if fresh and fresh_domain != chain.domain:
+                    table.tally(fresh_domain).add(fresh)
+                    fresh = []
+                fresh_domain = chain.domain
+                fresh.append(block)
+            else:
+                admitted = older(copy.admitted_after, admitted_after)
+                unchanged = copy.certain and admitted == copy.admitted_after
+                copy.admitted_after = admitted
+                table.announce_again(copy, node, hashes)
+                if unchanged:
+                    run = None
+                    continue
+            parent = node.parent_block
+            if run is not None and run.ids[-1] == parent and run.admitted_after == admitted:
+                run.ids.append(block)
+                continue
+            if not chain.declared:
+                draft.declare(chain.domain, chain.declaration)
+                chain.declared = True
+            run = draft.stored(
+                chain.domain,
+                holder.name,
+                table.index,
+                chain.number,
+                block,
+                parent,
+                lineage,
+                admitted,
+                session,
+            )
+        if fresh:
+            table.tally(fresh_domain).add(fresh)
+            for watched in table.added:
+                watched.extend(fresh)
+
+    def _find_nameless(
+        self, table: Table, node: Node, admitted_after: int | None, lineage: Lineage
+    ) -> Copy | None:
+        """Counts a hash without id; or, for one that has its id only now, ends the count and returns a copy
+        made from it, so that its age and bound go on."""
+        old = table.nameless.get(node.hash)
+        if not node.block:
+            if old is None:
+                table.add_nameless(node, admitted_after, lineage, self._hashes)
+            else:
+                old.admitted_after = older(old.admitted_after, admitted_after)
+                table.announce_again(old, old.node, self._hashes)
+            return None
+        if old is None:
+            return None
+        table.end(old, self._hashes)
+        assert node.chain is not None
+        copy = Copy(node, old.admitted_after, old.lineage)
+        copy.bound, copy.certain = old.bound, False
+        table.copies[node.block] = copy
+        table.tally(node.chain.domain).add([node.block])
+        for watched in table.added:
+            watched.append(node.block)
+        self._hashes.use(node)
+        return copy
+
+
+def older(left: int | None, right: int | None) -> int | None:
+    """The older of two provenances; unknown is oldest."""
+    return None if left is None or right is None else min(left, right)
