@@ -115,6 +115,7 @@ class _Active:
         self._written_ms: dict[StreamKey, int] = {}
         self._terms: dict[str, int] = {}
         self._offsets: dict[str, int] = {}
+        self._levels: dict[tuple[str, str, str], str] = {}
         self._resolved_at_s = self._maintained_at_s = -1e9
         self._resolved_to = 0
 
@@ -130,6 +131,8 @@ class _Active:
         for name in names.values():
             self._terms[name], self._offsets[name] = await self._connection.fetchrow(control_sql.CLAIM, name)
         await self._restart_if_other_log(names[CONTROL])
+        for row in await self._connection.fetch("SELECT tenant, tier, unit, level FROM tenant_quota"):
+            self._levels[row["tenant"], row["tier"], row["unit"]] = row["level"]
         tail = LogTail(self._kafka, {(names[t], 0): self._offsets[names[t]] for t in (AUDIT, QUOTA)})
         await tail.start()
         try:
@@ -238,8 +241,10 @@ class _Active:
                 log.warning("kv.quota %d can't be read", raw.offset, extra={"action": "quota_ignored"})
                 continue
             row = quota_row(raw.offset, quota, raw.timestamp_ms)
-            history.append({**row, "changed_at": row["since"]})
             key = (quota.tenant, quota.tier, quota.unit)
+            if self._levels.get(key) != quota.level:
+                self._levels[key] = quota.level
+                history.append({**row, "changed_at": row["since"]})
             if key not in newest or newest[key]["term"] <= quota.term:
                 newest[key] = row
         return [(control_sql.QUOTA_HISTORY, history), (control_sql.QUOTA, list(newest.values()))]

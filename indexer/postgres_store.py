@@ -179,6 +179,18 @@ class PostgresStore:
         ):
             return await read_digest(connection, registry)
 
+    async def digest_at(self, registry: Registry, topic: str) -> tuple[str, dict[int, int]]:
+        """(digest, next offset by partition of `topic`), both as of one moment."""
+        async with (
+            self._use() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            rows = await connection.fetch(
+                "SELECT partition, next_offset FROM partition_progress WHERE topic = $1", topic
+            )
+            digest = await read_digest(connection, registry)
+            return digest, {row["partition"]: row["next_offset"] for row in rows}
+
     async def usage(self) -> dict[UsageRow, Usage]:
         async with self._use() as connection:
             rows = await connection.fetch(

@@ -28,6 +28,7 @@ COMMANDS = (
     "topics",
     "migrate",
     "indexer",
+    "index",
     "serve",
     "bridge",
     "controller",

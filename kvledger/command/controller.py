@@ -1,0 +1,76 @@
+"""`kvledger controller`: quotas, calls for snapshots and fences."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from kvledger.command.migrate import configured_database
+from kvledger.settings import Settings, load_settings
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("controller")(controller)
+
+
+def controller(
+    lost_after_s: Annotated[
+        float, typer.Option(min=1, help="Seconds of silence after which a stream is fenced.")
+    ] = 60.0,
+) -> None:
+    """Evaluate quotas, ask for snapshots and fence lost streams; one process is active, others stand by.
+
+    Example: kvledger controller --lost-after-s 30
+    """
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    asyncio.run(run(load_settings(), configured_database(), lost_after_s=lost_after_s))
+
+
+async def run(settings: Settings, dsn: str, *, lost_after_s: float = 60.0) -> None:
+    """The whole controller process, until SIGTERM or SIGINT."""
+    from events.fold.registry import Registry
+    from events.ids import Role
+    from events.kafka.control import ControlWriter
+    from events.signing import verify
+    from indexer.controller import Controller, ControllerOptions
+    from indexer.silence import SilenceLimits
+    from kvledger.control import connection, wall_ms
+    from kvledger.keyfile import load_signers
+
+    at = connection(settings)
+    signers = load_signers(settings.home, Role.CONTROL)
+    active = Controller(
+        dsn,
+        at,
+        Registry(verify),
+        lambda log: ControlWriter(at, log=log, signers=signers, wall_ms=wall_ms),
+        monotonic_s=time.monotonic,
+        monotonic_ns=time.monotonic_ns,
+        nonce=lambda: secrets.token_bytes(16),
+        options=ControllerOptions(
+            name=f"controller-{os.getpid()}", silence=SilenceLimits(lost_after_s=lost_after_s)
+        ),
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    work = asyncio.create_task(active.run())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        work.result()
+    work.cancel()
+    await asyncio.wait({work}, timeout=10)

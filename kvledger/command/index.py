@@ -1,0 +1,74 @@
+"""`kvledger index digest`: the stored index against the fold of the log, at one position."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import typer
+
+from kvledger.command.migrate import configured_database
+from kvledger.failure import CommandError, ExitCode
+from kvledger.settings import Settings, load_settings
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group."""
+    group = typer.Typer(no_args_is_help=True, help="Look at the index in PostgreSQL.")
+    group.callback()(_group)
+    group.command("digest")(digest)
+    app.add_typer(group, name="index")
+
+
+def _group() -> None:
+    """Look at the index in PostgreSQL."""
+
+
+def digest(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Compare PostgreSQL's digest with the fold of the log up to the same offsets; exit 1 if they differ.
+
+    Example: kvledger index digest --json
+    """
+    found = asyncio.run(_digest(load_settings(), configured_database()))
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"index  {found['index']}\nlog    {found['log']}")
+        for partition, offset in found["positions"].items():
+            typer.echo(f"kv.events[{partition}] up to {offset}")
+        typer.echo("equal" if found["equal"] else "DIFFERENT")
+    if not found["equal"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+async def _digest(settings: Settings, dsn: str) -> dict[str, Any]:
+    from events.fold.digest import index_digest
+    from events.topic import EVENTS
+    from indexer.postgres_store import PostgresStore
+    from indexer.replay import fold_log
+    from indexer.store import StoreUnavailableError
+    from kvledger.control import connection, or_unavailable, read_registry
+
+    at = connection(settings)
+    registry = await or_unavailable(lambda: read_registry(at))
+    store = PostgresStore(dsn, name="kvledger index")
+    try:
+        stored, positions = await store.digest_at(registry, at.topic(EVENTS))
+    except StoreUnavailableError as error:
+        raise CommandError(
+            str(error), advice="is the database up? `kvledger status`", exit_code=ExitCode.UNAVAILABLE
+        ) from error
+    finally:
+        await store.close()
+    states, starts = await or_unavailable(lambda: fold_log(at, positions))
+    folded = index_digest(states, registry)
+    return {
+        "equal": stored == folded,
+        "index": stored,
+        "log": folded,
+        "positions": positions,
+        "log_starts": starts,
+        "streams": len(states),
+        "copies": sum(state.copy_count() for state in states),
+    }
