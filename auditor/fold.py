@@ -163,7 +163,8 @@ class StreamFold:
             return "opened belongs into record 0 and nowhere else"
         if record.header.epoch_no != self.epoch_no:
             return "epoch_no differs"
-        if self.status in (StreamStatus.GAP, StreamStatus.QUARANTINED):
+        in_hole = record.header.seq > self.next_seq
+        if in_hole or self.status in (StreamStatus.GAP, StreamStatus.QUARANTINED):
             return ""
         holders = {name: view.groups for name, view in self.holders.items()}
         for event in events:
@@ -392,6 +393,8 @@ class StreamFold:
                     self.transfers.setdefault(
                         run.transfer, OpenTransfer(place, run.admitted_after, seq, installed, run.ids)
                     )
+                if run.state is CopyState.PENDING:
+                    continue
                 landed.append(
                     Landing("snapshot_part", place, tuple(block for block, _ in inside), run.admitted_after)
                 )

@@ -1,0 +1,288 @@
+"""Conditions on the log and on who owes: P1, P2, P6 and P9, each from evidence to reasons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from auditor.evidence import AckRead, Base, Evidence, StreamCase
+from auditor.finding import CURES, Condition, Counterexample, Reason
+from auditor.registry import EpochRegistered
+from events.ids import VerdictReason
+from events.model.control import SubjectScope, TenantScope
+
+SHOWN_IDS = 8
+SHOWN_RECORDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owing:
+    """One engine life that owes an ack, judged by its newest epoch; `absent` says why no word of it can be
+    expected any more ("" while it can)."""
+
+    epoch: EpochRegistered
+    earlier: tuple[EpochRegistered, ...]
+    case: StreamCase | None
+    absent: str
+
+    @property
+    def subject(self) -> str:
+        return str(self.epoch.stream)
+
+    @property
+    def live(self) -> bool:
+        return not self.absent
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects what the conditions find."""
+
+    reasons: list[Reason] = field(default_factory=list)
+    counterexamples: list[Counterexample] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        condition: Condition,
+        reason: VerdictReason,
+        subject: str,
+        detail: str,
+        *,
+        waits: bool = False,
+        cure: str = "",
+    ) -> None:
+        found = Reason(
+            reason=reason,
+            condition=condition,
+            subject=subject,
+            detail=detail,
+            cure=cure or CURES[reason],
+            waits=waits,
+        )
+        if found not in self.reasons:
+            self.reasons.append(found)
+
+
+def owed_domains(evidence: Evidence) -> list[str]:
+    return sorted(evidence.scope_domains & set(evidence.alias_keys))
+
+
+def last_acks(evidence: Evidence, one: Owing) -> Iterator[tuple[str, AckRead, StreamCase]]:
+    if one.case is not None:
+        for domain in owed_domains(evidence):
+            ack = one.case.acks.get(domain)
+            if ack is not None and ack.discharging:
+                yield domain, ack, one.case
+
+
+def base_seq(evidence: Evidence, one: Owing, base: Base) -> int | None:
+    """From which record a holder's content is exactly known. An empty opening is a base only at a birth:
+    not if an earlier epoch reported this engine life, or an earlier stream declared the same durable store."""
+    if not base.from_opened:
+        return base.seq
+    reported = any(earlier.stream in evidence.streams for earlier in one.earlier)
+    if reported and base.durable_id is None:
+        return None
+    if base.durable_id is not None and _declared_before(evidence, one.epoch, base.durable_id):
+        return None
+    return base.seq
+
+
+def _declared_before(evidence: Evidence, epoch: EpochRegistered, durable_id: str) -> bool:
+    return any(
+        case.epoch.epoch_no < epoch.epoch_no
+        and any(holder.durable_id == durable_id for holder in case.fold.holders.values())
+        for case in evidence.streams.values()
+    )
+
+
+def foreign_durable(evidence: Evidence, one: Owing, base: Base) -> bool:
+    """A durable holder that another worker owns is that one's to answer for."""
+    if base.durable_id is None:
+        return False
+    return evidence.registry.owners.get(base.durable_id) != one.epoch.body.worker
+
+
+def p1_control(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
+    """kv.control is whole, signed by role, and every stream has seen the same one."""
+    registry = evidence.registry
+    if registry.start not in (None, 0):
+        detail = f"the first readable record is {registry.start}"
+        found.add(
+            "P1",
+            VerdictReason.RETENTION_TRUNCATED,
+            "kv.control",
+            detail,
+            cure=CURES[VerdictReason.TOPIC_COMPACTED],
+        )
+    for first, last in registry.holes:
+        found.add("P1", VerdictReason.TOPIC_COMPACTED, "kv.control", f"records {first} to {last} are missing")
+    if not registry.log:
+        found.add("P1", VerdictReason.SIGNATURE_INVALID, "kv.control", "no valid genesis record")
+    for ignored in [one for one in registry.ignored if one.broken][:SHOWN_RECORDS]:
+        found.add("P1", VerdictReason.SIGNATURE_INVALID, f"kv.control/{ignored.offset}", ignored.why)
+    for ignored in [one for one in registry.ignored if one.unread][:SHOWN_RECORDS]:
+        found.add("P1", VerdictReason.UNPARSEABLE_RECORD, f"kv.control/{ignored.offset}", ignored.why)
+    for one in owing:
+        if one.case is not None and one.case.control_disputes:
+            seq = one.case.control_disputes[0]
+            detail = f"record {seq} names another kv.control than the one read"
+            found.add("P1", VerdictReason.CHAIN_BREAK, one.subject, detail)
+
+
+def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
+    """Every registered holder has acked, and nobody writes who isn't registered."""
+    registry, scope = evidence.registry, evidence.request.scope
+    found.assumptions.append("membership: self-declared")
+    for stream, offset in evidence.strangers.items():
+        found.add(
+            "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
+        )
+    if not evidence.scope_domains:
+        detail, reason = "no domain of this scope is known", VerdictReason.SCOPE_UNDECIDABLE
+        if isinstance(scope, SubjectScope):
+            detail = "the subject has no sub-domain, and leaves bound in kv.subjects are not looked at"
+            reason = VerdictReason.NOT_EVALUATED
+        cure = CURES[VerdictReason.SCOPE_UNDECIDABLE]
+        found.add("P2", reason, f"request {evidence.request.number}", detail, cure=cure)
+    for domain in sorted(evidence.scope_domains - set(evidence.alias_keys)):
+        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, domain, "its alias key is not in the key ring")
+    if isinstance(scope, TenantScope):
+        for domain, tenant in sorted(registry.admissions):
+            if tenant == scope.tenant and registry.domains.get(domain) != tenant:
+                detail = f"{tenant} is admitted to it; whose blocks it holds can't be told"
+                found.add("P2", VerdictReason.SHARED_DOMAIN, domain, detail)
+    for one in owing:
+        for domain in owed_domains(evidence):
+            _acked(evidence, one, domain, found)
+        for name in sorted(one.case.strange_aliases if one.case is not None else ()):
+            detail = f"alias {name.hex()} belongs to a domain whose key is not in the ring"
+            found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
+
+
+def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None:
+    ack = one.case.acks.get(domain) if one.case is not None else None
+    if ack is not None and ack.discharging:
+        if not ack.signed:
+            detail = f"the ack in record {ack.seq} is not signed by the epoch's key"
+            found.add("P2", VerdictReason.SIGNATURE_INVALID, one.subject, detail)
+        return
+    refusal = one.case.refusals.get(domain) if one.case is not None else None
+    if refusal is not None:
+        waits = one.live and refusal.reason in ("blocks_in_use", "engine_error")
+        detail = f"{refusal.reason} in domain {domain}"
+        found.add("P2", VerdictReason.DELETE_REFUSED, one.subject, detail, waits=waits, cure=refusal.cure)
+        return
+    held = sorted(hold for hold, name in evidence.registry.holds.items() if name == domain)
+    hold = f"; legal hold {held[0]} stands on the domain" if held else ""
+    if ack is not None and one.live:
+        detail = f"{ack.standing.old_left} old copies are left in domain {domain}{hold}"
+        found.add("P2", VerdictReason.FRONTIER_BEHIND, one.subject, detail, waits=True)
+    elif one.live:
+        found.add(
+            "P2",
+            VerdictReason.FRONTIER_BEHIND,
+            one.subject,
+            f"no ack yet for domain {domain}{hold}",
+            waits=True,
+        )
+    else:
+        reason = {
+            "fenced (timeout)": VerdictReason.DEATH_BY_TIMEOUT_ONLY,
+            "superseded": VerdictReason.EPOCH_UNFENCED,
+        }.get(one.absent, VerdictReason.MISSING_ACK)
+        found.add("P6", reason, one.subject, f"{one.absent}, and no ack for domain {domain}")
+
+
+def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
+    """Every durable store has an owner who answered for its whole content, or is destroyed."""
+    registry = evidence.registry
+    declared = {
+        holder.durable_id
+        for case in evidence.streams.values()
+        for holder in case.fold.holders.values()
+        if holder.durable_id is not None
+    }
+    for durable_id in sorted((declared | set(registry.owners)) - registry.destroyed):
+        owner = registry.owners.get(durable_id)
+        theirs = [one for one in owing if one.epoch.body.worker == owner]
+        covered = [
+            all(_covers_store(evidence, one, domain, durable_id) for domain in owed_domains(evidence))
+            for one in theirs
+        ]
+        if not any(covered):
+            waits = any(one.live for one in theirs)
+            detail = (
+                f"owner {owner} has not acked on its listing" if owner else "nobody is enrolled as its owner"
+            )
+            found.add("P6", VerdictReason.DURABLE_TIER_UNCOVERED, durable_id, detail, waits=waits)
+
+
+def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) -> bool:
+    ack = one.case.acks.get(domain) if one.case is not None else None
+    if ack is None or not ack.discharging:
+        return False
+    bases = [base for base in ack.bases.values() if base.durable_id == durable_id]
+    return bool(bases) and all(base_seq(evidence, one, base) is not None for base in bases)
+
+
+def closing_nonce(evidence: Evidence, owing: list[Owing]) -> int | None:
+    """The first nonce of this request that was written after every owing engine life had discharged it."""
+    number = evidence.request.number
+    for offset in sorted(nonce for nonce, request in evidence.registry.nonces.items() if request == number):
+        before = [
+            _discharged_before(evidence, one, domain, offset)
+            for one in owing
+            for domain in owed_domains(evidence)
+        ]
+        if all(before):
+            return offset
+    return None
+
+
+def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) -> bool:
+    epochs = (*one.earlier, one.epoch)
+    if epochs[0].epoch_no > nonce:
+        return True
+    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    acks = [case.first_discharge[domain] for case in cases if domain in case.first_discharge]
+    return any(ack.installed < nonce for ack in acks)
+
+
+def answers_nonce(one: Owing, ack: AckRead, nonce: int) -> bool:
+    """Whether an ack was written after the nonce was installed, as its answer or by an epoch born later."""
+    if ack.nonce is not None and ack.nonce >= nonce:
+        return ack.installed >= nonce
+    return one.epoch.epoch_no > nonce
+
+
+def p9_nonce(evidence: Evidence, owing: list[Owing], nonce: int | None, found: Findings) -> None:
+    """Every holder that isn't proven gone has answered the closing nonce."""
+    number = evidence.request.number
+    if nonce is None:
+        ready = all_discharged(evidence, owing)
+        reason = VerdictReason.FRONTIER_BEHIND if ready else VerdictReason.NOT_EVALUATED
+        detail = "no nonce was written after the last ack" if ready else "not every holder has acked yet"
+        if owing:
+            found.add("P9", reason, f"request {number}", detail, waits=ready)
+        return
+    for one in owing:
+        for domain in owed_domains(evidence):
+            ack = one.case.acks.get(domain) if one.case is not None else None
+            if ack is None or not answers_nonce(one, ack, nonce):
+                detail = f"nonce {nonce} is not answered for domain {domain}"
+                cure = ""
+                if not one.live:
+                    detail, cure = f"{detail} ({one.absent})", CURES[VerdictReason.MISSING_ACK]
+                reason = VerdictReason.FRONTIER_BEHIND
+                found.add("P9", reason, one.subject, detail, waits=one.live, cure=cure)
+
+
+def all_discharged(evidence: Evidence, owing: list[Owing]) -> bool:
+    """Whether every owing holder's newest word on every domain in scope is a discharging ack."""
+    return all(
+        one.case is not None and domain in one.case.acks and one.case.acks[domain].discharging
+        for one in owing
+        for domain in owed_domains(evidence)
+    )

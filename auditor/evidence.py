@@ -1,0 +1,424 @@
+"""Everything a verdict on one request rests on, gathered record by record; `auditor.verdict` judges it.
+
+Feed all of `kv.control` first, then `kv.events` partition by partition in offset order; either may go on
+later, control always ahead. Nothing here reads a clock or a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from auditor.fold import Landing, StreamFold
+from auditor.lineage import Lineage
+from auditor.record import StreamRecord, UnreadableRecord
+from auditor.registry import ControlFold, EpochRegistered, RequestRead
+from auditor.residency import HeldCopy, Place
+from events.chain import alias
+from events.ids import Inventory, StreamKey, VerdictReason
+from events.model.batch import Header
+from events.model.control import ProfileScope
+from events.model.part import (
+    Ack,
+    BlockStored,
+    CopyRun,
+    DomainEvent,
+    Refused,
+    RequestStanding,
+    SnapshotPart,
+    TransferStarted,
+)
+from events.scope import covers_domain, is_whole_domain
+from events.signing import Verify
+
+
+class Age(StrEnum):
+    """A copy's provenance against a request."""
+
+    OLD = "old"
+    UNKNOWN = "unknown"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A copy that isn't known to be younger than the request, as it was held at an ack."""
+
+    place: Place
+    block: bytes
+    profile: str | None
+    age: Age
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """How much of a holder was known at an ack: exact since `seq` (None: not at all)."""
+
+    seq: int | None
+    from_opened: bool
+    inventory: Inventory
+    durable_id: str | None
+    orphans: int
+    unassigned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    name: str
+    ids: tuple[bytes, ...]
+    age: Age
+
+
+@dataclass(frozen=True, slots=True)
+class AckRead:
+    """One ack that lists the request, with the fold as it stood then."""
+
+    seq: int
+    offset: int
+    installed: int
+    standing: RequestStanding
+    nonce: int | None
+    signed: bool
+    residents: tuple[Resident, ...]
+    bases: Mapping[str, Base]
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def discharging(self) -> bool:
+        return self.standing.old_left == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Copies that came after a discharging ack; `event` names the record's fact."""
+
+    event: str
+    stream: StreamKey
+    seq: int
+    partition: int
+    offset: int
+    place: Place
+    domain: str
+    ids: tuple[bytes, ...]
+    profile: str | None
+    provenance: int | None
+    age: Age
+
+
+@dataclass(slots=True)
+class StreamCase:
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names."""
+
+    epoch: EpochRegistered
+    fold: StreamFold
+    domains: Mapping[bytes, str]
+    acks: dict[str, AckRead] = field(default_factory=dict)
+    first_discharge: dict[str, AckRead] = field(default_factory=dict)
+    refusals: dict[str, Refused] = field(default_factory=dict)
+    late: list[Late] = field(default_factory=list)
+    barriers: dict[str, int] = field(default_factory=dict)
+    appeared: dict[Place, int] = field(default_factory=dict)
+    disputes: list[tuple[VerdictReason, str]] = field(default_factory=list)
+    recreated: int = 0
+    control_disputes: list[int] = field(default_factory=list)
+    strange_aliases: set[bytes] = field(default_factory=set)
+    closed_seq: int | None = None
+    ended_seq: int | None = None
+    stored_under: int = -1
+    opened_under: int = -1
+    removed: int = 0
+
+
+class Evidence:
+    """For one request. `alias_keys` maps every domain that may be in scope to its alias key."""
+
+    def __init__(
+        self,
+        request: RequestRead,
+        registry: ControlFold,
+        alias_keys: Mapping[str, bytes],
+        verify: Verify,
+    ) -> None:
+        self.request = request
+        self.registry = registry
+        self.alias_keys = dict(alias_keys)
+        self.streams: dict[StreamKey, StreamCase] = {}
+        self.strangers: dict[StreamKey, int] = {}
+        self.unreadable: list[UnreadableRecord] = []
+        self.partition_starts: dict[int, int] = {}
+        self.lineages: dict[str, Lineage] = {}
+        self.scope_domains = self.domains()
+        self._verify = verify
+        self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether the scope reaches every domain, those without a known name too."""
+        return isinstance(self.request.scope, ProfileScope)
+
+    def domains(self) -> frozenset[str]:
+        """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
+        were read for. If they differ the log has to be read again."""
+        scope, registry = self.request.scope, self.registry
+        known = set(registry.domains) | set(self.alias_keys)
+        return frozenset(d for d in known if covers_domain(scope, d, registry.domains.get(d)))
+
+    def aliases(self, worker: str, rank: int, epoch_no: int) -> dict[bytes, str]:
+        """alias -> domain in scope, for one stream."""
+        return {
+            alias(self.alias_keys[domain], worker, rank, epoch_no): domain
+            for domain in self.scope_domains
+            if domain in self.alias_keys
+        }
+
+    def wanted(self, header: Header) -> Container[bytes] | None:
+        """For `auditor.record.read_record`: which parts of this record the evidence needs."""
+        if self.everywhere:
+            return None
+        case = self.streams.get(header.stream)
+        if case is not None and case.epoch.epoch_no == header.epoch_no:
+            return case.domains
+        return self.aliases(header.worker, header.rank, header.epoch_no)
+
+    def feed(self, record: StreamRecord | UnreadableRecord) -> None:
+        """Takes one record of `kv.events` in. Records in a partition that isn't the stream's don't count."""
+        if record.stream is None:
+            self.unreadable.append(record)
+            return
+        epoch = self.registry.epochs.get(record.stream)
+        if epoch is None:
+            if isinstance(record, StreamRecord):
+                self.strangers.setdefault(record.stream, record.offset)
+            return
+        if record.partition != epoch.body.partition:
+            return
+        case = self._case(epoch)
+        if isinstance(record, UnreadableRecord):
+            self.unreadable.append(record)
+            case.fold.apply_unreadable(record.seq or 0, record.header_sha256, record.reason)
+        else:
+            self._apply(case, record)
+
+    def age(self, case: StreamCase, place: Place, copy: HeldCopy) -> Age:
+        """How old a held copy is for this request. What lies behind a barrier was computed after it."""
+        return self._age(
+            case, place.holder, None if copy.doubted else copy.provenance, copy.seq, copy.installed
+        )
+
+    def life_discharged(self, epoch: EpochRegistered, domain: str) -> bool:
+        """Whether any epoch of this engine life, up to this one, has discharged the request in the domain."""
+        since = self._discharged.get((epoch.life, domain))
+        return since is not None and since <= epoch.epoch_no
+
+    def _age(self, case: StreamCase, holder: str, provenance: int | None, seq: int, installed: int) -> Age:
+        number = self.request.number
+        if installed < number:
+            return Age.OLD
+        if provenance is None:
+            barrier = case.barriers.get(holder)
+            return Age.FRESH if barrier is not None and seq > barrier else Age.UNKNOWN
+        return Age.OLD if provenance < number else Age.FRESH
+
+    def _case(self, epoch: EpochRegistered) -> StreamCase:
+        case = self.streams.get(epoch.stream)
+        if case is None:
+            body = epoch.body
+            fold = StreamFold(epoch.stream, epoch.epoch_no)
+            case = StreamCase(epoch, fold, self.aliases(body.worker, body.rank, epoch.epoch_no))
+            self._inherit(case)
+            self.streams[epoch.stream] = case
+        return case
+
+    def _inherit(self, case: StreamCase) -> None:
+        """What earlier epochs of the same engine life left in its memory lies in the new one's shadow."""
+        here = {domain: name for name, domain in case.domains.items()}
+        for other in self.streams.values():
+            if other.epoch.life != case.epoch.life or other.epoch.epoch_no > case.epoch.epoch_no:
+                continue
+            for place, table in other.fold.tables.places.items():
+                name = here.get(other.domains.get(place.alias, ""))
+                if name is not None:
+                    shadow = case.fold.tables.shadow.setdefault(place._replace(alias=name), {})
+                    shadow.update((block, copy.provenance) for block, copy in table.items())
+
+    def _apply(self, case: StreamCase, record: StreamRecord) -> None:
+        header, fold = record.header, case.fold
+        known = self.registry.hashes.get(header.control.offset)
+        if self.registry.contiguous and known != header.control.hash:
+            case.control_disputes.append(header.seq)
+        signed = record.signature is not None and self._verify(
+            case.epoch.body.public_key, record.signature, record.header_line
+        )
+        repeated = header.seq < fold.next_seq
+        landed = fold.apply(record)
+        if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
+            case.disputes.append(
+                (VerdictReason.CHAIN_BREAK, "record 0 doesn't name the registration that was read")
+            )
+        if repeated:
+            return
+        if not signed and (record.signature is not None or header.seq == 0):
+            case.disputes.append(
+                (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
+            )
+        if landed is None:
+            return
+        if header.seq == 0:
+            case.opened_under = header.control.offset
+        self._learn(case, record)
+        self._late(case, record, landed)
+        if fold.engine_ended and case.ended_seq is None and signed:
+            case.ended_seq = header.seq
+        if fold.status.value == "closed" and case.closed_seq is None:
+            case.closed_seq = header.seq
+        for name, events in record.parts.items():
+            domain = self._domain_of(case, name)
+            for event in events:
+                if isinstance(event, Ack):
+                    self._ack(case, record, domain, name, event, signed=signed)
+                elif isinstance(event, Refused) and event.request == self.request.number:
+                    case.refusals[domain] = event
+                    case.acks.pop(domain, None)
+
+    def _domain_of(self, case: StreamCase, name: bytes) -> str:
+        """The domain of an alias; one without a known name goes by its alias (profile scopes only)."""
+        domain = case.domains.get(name)
+        if domain is None:
+            case.strange_aliases.add(name)
+            return name.hex()
+        return domain
+
+    def _learn(self, case: StreamCase, record: StreamRecord) -> None:
+        keep = not is_whole_domain(self.request.scope) and not self.everywhere
+        for name, events in record.parts.items():
+            lineage = self.lineages.setdefault(self._domain_of(case, name), Lineage())
+            for event in events:
+                if isinstance(event, BlockStored | TransferStarted):
+                    case.appeared[Place(event.holder, event.group, name)] = record.header.seq
+                    case.stored_under = max(case.stored_under, record.header.control.offset)
+                case.removed += _removed(event, self.request.number)
+                if keep:
+                    for block, parent in _links(event):
+                        lineage.learn(block, parent)
+
+    def _late(self, case: StreamCase, record: StreamRecord, landed: list[Landing]) -> None:
+        """Remembers what landed after a discharging ack of this engine life."""
+        header = record.header
+        for landing in landed:
+            domain = self._domain_of(case, landing.place.alias)
+            if not landing.ids or not self.life_discharged(case.epoch, domain):
+                continue
+            if landing.event == "snapshot_part" and domain not in case.first_discharge:
+                continue  # a re-attached hook's first inventory is judged at its own ack
+            profile = self._profile(case, landing)
+            age = self._age(case, landing.place.holder, landing.provenance, header.seq, header.control.offset)
+            if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
+                continue
+            if age is Age.FRESH and is_whole_domain(self.request.scope):
+                case.recreated += len(landing.ids)
+                continue
+            case.late.append(
+                Late(
+                    landing.event,
+                    record.stream,
+                    header.seq,
+                    record.partition,
+                    record.offset,
+                    landing.place,
+                    domain,
+                    landing.ids,
+                    profile,
+                    landing.provenance,
+                    age,
+                )
+            )
+
+    def _profile(self, case: StreamCase, landing: Landing) -> str | None:
+        copy = case.fold.tables.places.get(landing.place, {}).get(landing.ids[0])
+        return copy.profile if copy is not None else None
+
+    def _ack(
+        self, case: StreamCase, record: StreamRecord, domain: str, name: bytes, event: Ack, *, signed: bool
+    ) -> None:
+        number = self.request.number
+        standing = next((one for one in event.requests if one.request == number), None)
+        if standing is None or record.header.control.offset < number:
+            return
+        if standing.old_left == 0:
+            self._raise_barriers(case)
+        fold = case.fold
+        residents: list[Resident] = []
+        for place, table in fold.tables.places.items():
+            if place.alias == name:
+                for block, copy in table.items():
+                    age = self.age(case, place, copy)
+                    if age is not Age.FRESH:
+                        residents.append(Resident(place, block, copy.profile, age))
+        ack = AckRead(
+            record.header.seq,
+            record.offset,
+            record.header.control.offset,
+            standing,
+            event.nonce,
+            signed,
+            tuple(residents),
+            {
+                holder.name: Base(
+                    holder.base_seq,
+                    holder.from_opened,
+                    holder.inventory,
+                    holder.durable_id,
+                    holder.orphans,
+                    holder.unassigned,
+                )
+                for holder in fold.holders.values()
+            },
+            self.open_transfers(case, name),
+        )
+        case.acks[domain] = ack
+        case.refusals.pop(domain, None)
+        if ack.discharging:
+            case.first_discharge.setdefault(domain, ack)
+            self._discharged.setdefault((case.epoch.life, domain), case.epoch.epoch_no)
+
+    def open_transfers(self, case: StreamCase, name: bytes) -> tuple[Transfer, ...]:
+        """Transfers of one domain that haven't ended and may carry something old."""
+        found: list[Transfer] = []
+        for transfer, open_ in case.fold.transfers.items():
+            age = self._age(case, open_.place.holder, open_.provenance, open_.seq, open_.installed)
+            if open_.place.alias == name and age is not Age.FRESH:
+                found.append(Transfer(transfer, open_.ids, age))
+        return tuple(found)
+
+    def _raise_barriers(self, case: StreamCase) -> None:
+        """The last clear before a discharging ack, or an empty birth, if the request was installed by then:
+        whatever an engine without connector or second tier holds behind it was computed afterwards."""
+        fold, number = case.fold, self.request.number
+        if fold.opened is None or fold.opened.connectors or len(fold.holders) != 1:
+            return
+        for holder in fold.holders.values():
+            if holder.durable_id is not None or holder.name in case.barriers:
+                continue
+            if holder.cleared_seq is not None and holder.cleared_installed >= number:
+                case.barriers[holder.name] = holder.cleared_seq
+            elif holder.from_opened and case.opened_under >= number:
+                case.barriers[holder.name] = 0
+
+
+def _removed(event: DomainEvent, number: int) -> int:
+    return len(event.ids) if event.type == "block_invalidated" and event.request == number else 0
+
+
+def _links(event: DomainEvent) -> list[tuple[bytes, bytes]]:
+    """(block, parent) of everything that the event says is or will be held."""
+    if isinstance(event, BlockStored | TransferStarted):
+        before = [event.parent or bytes(16), *event.ids[:-1]]
+        return list(zip(event.ids, before, strict=True)) if event.ids else []
+    if isinstance(event, SnapshotPart):
+        return [link for run in event.runs for link in _run_links(run)]
+    return []
+
+
+def _run_links(run: CopyRun) -> list[tuple[bytes, bytes]]:
+    return list(zip(run.ids, run.parents, strict=True))

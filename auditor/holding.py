@@ -1,0 +1,212 @@
+"""Conditions on what each holder holds: P3, P4, P5, P7 and P8, each from evidence to reasons. Pure."""
+
+from __future__ import annotations
+
+from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_seq, foreign_durable, last_acks
+from auditor.evidence import AckRead, Age, Base, Evidence, Late, StreamCase
+from auditor.finding import Counterexample
+from auditor.lineage import Covered, Lineage, covers
+from events.ids import Inventory, StreamKey, VerdictReason
+
+
+def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """Every record from each holder's base to the last ack is there, and the chain holds."""
+    case = one.case
+    if case is None:
+        return
+    for reason, note in case.disputes:
+        found.add("P3", reason, one.subject, note)
+    for fault in case.fold.faults:
+        if fault.kind == "chain_break":
+            found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, f"record {fault.seq}: {fault.detail}")
+        elif fault.kind == "equivocation":
+            found.add("P3", VerdictReason.EQUIVOCATION, one.subject, f"record {fault.seq}: {fault.detail}")
+    opened = case.fold.opened
+    if opened is not None and opened.engine_life != one.epoch.body.engine_life:
+        detail = "record 0 names another engine life than the registration"
+        found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, detail)
+    for _, ack, _ in last_acks(evidence, one):
+        if not ack.bases:
+            nothing = Base(None, False, Inventory.PARTIAL, None, 0, 0)
+            _no_base(evidence, one, case, "(no holder declared)", nothing, ack, found)
+        for name, base in ack.bases.items():
+            if base_seq(evidence, one, base) is None and not foreign_durable(evidence, one, base):
+                _no_base(evidence, one, case, name, base, ack, found)
+
+
+def _no_base(
+    evidence: Evidence, one: Owing, case: StreamCase, name: str, base: Base, ack: AckRead, found: Findings
+) -> None:
+    subject = f"{one.subject} {name}"
+    fault = next((f for f in reversed(case.fold.faults) if f.seq <= ack.seq), None)
+    if fault is not None and fault.kind in ("unreadable", "illegal"):
+        detail = f"record {fault.seq}: {fault.detail}"
+        found.add("P3", VerdictReason.UNPARSEABLE_RECORD, subject, detail, waits=one.live)
+    elif fault is not None and fault.kind == "gap":
+        first = min(case.fold.seen, default=0)
+        cut = first > 0 and evidence.partition_starts.get(one.epoch.body.partition, 0) > 0
+        reason = VerdictReason.RETENTION_TRUNCATED if cut else VerdictReason.SEQ_GAP
+        found.add("P3", reason, subject, f"record {fault.seq}: {fault.detail}", waits=one.live)
+    elif fault is None or base.inventory is Inventory.PARTIAL:
+        detail = f"its inventory is {base.inventory.value} at the ack in record {ack.seq}, without a base"
+        found.add("P3", VerdictReason.INVENTORY_INCOMPLETE, subject, detail, waits=one.live)
+
+
+def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """At the last ack nothing old is held, nothing is without a root, nothing unassigned."""
+    for domain, ack, case in last_acks(evidence, one):
+        lineage = evidence.lineages.get(domain, Lineage())
+        unknown, undecided = 0, 0
+        old: dict[str, list[bytes]] = {}
+        for resident in ack.residents:
+            base = ack.bases.get(resident.place.holder)
+            if base is not None and foreign_durable(evidence, one, base):
+                continue
+            covered = covers(evidence.request.scope, lineage, resident.block, resident.profile)
+            if covered is Covered.NO:
+                continue
+            if covered is Covered.UNDECIDED:
+                undecided += 1
+            elif resident.age is Age.UNKNOWN:
+                unknown += 1
+            else:
+                old.setdefault(resident.place.holder, []).append(resident.block)
+        if unknown:
+            detail = f"{unknown} copies of unknown admission are held at the ack in record {ack.seq}"
+            found.add("P4", VerdictReason.UNKNOWN_LINEAGE, one.subject, detail)
+        if undecided:
+            detail = f"{undecided} old copies in domain {domain} descend from blocks the log doesn't show"
+            found.add("P4", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
+        for holder, blocks in old.items():
+            _still_held(evidence, one, case, ack, holder, blocks, found)
+        orphans = ack.standing.orphans + sum(base.orphans for base in ack.bases.values())
+        unassigned = ack.standing.unassigned + sum(base.unassigned for base in ack.bases.values())
+        if orphans or unassigned:
+            detail = f"{orphans} orphans and {unassigned} unassigned copies may be in scope"
+            found.add("P4", VerdictReason.INVENTORY_INCOMPLETE, one.subject, detail, waits=one.live)
+
+
+def _still_held(
+    evidence: Evidence,
+    one: Owing,
+    case: StreamCase,
+    ack: AckRead,
+    holder: str,
+    blocks: list[bytes],
+    found: Findings,
+) -> None:
+    """Stored and never removed: that refutes only where the fold is exact and the stream undisputed."""
+    base = ack.bases.get(holder)
+    since = base_seq(evidence, one, base) if base is not None else None
+    exact = since is not None and not case.fold.faults and not case.disputes and not case.control_disputes
+    diverged = any(d.place.holder == holder and d.seq >= (since or 0) for d in case.fold.divergences)
+    detail = f"{len(blocks)} old copies are held at the ack in record {ack.seq}"
+    if not exact or diverged or not ack.signed:
+        found.add("P4", VerdictReason.INVENTORY_DIVERGENCE, f"{one.subject} {holder}", detail)
+        return
+    found.counterexamples.append(
+        Counterexample(
+            what=f"{detail}, which says that none is left",
+            worker=one.epoch.body.worker,
+            rank=one.epoch.body.rank,
+            epoch=one.epoch.body.epoch,
+            seq=ack.seq,
+            partition=one.epoch.body.partition,
+            offset=ack.offset,
+            holder=holder,
+            event="ack",
+            admitted_after=None,
+            count=len(blocks),
+            ids=tuple(block.hex() for block in blocks[:SHOWN_IDS]),
+        )
+    )
+
+
+def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: Findings) -> int:
+    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED)."""
+    recreated = sum(case.recreated for case in evidence.streams.values())
+    for case in evidence.streams.values():
+        for late in case.late:
+            yes, maybe = _count(evidence, late)
+            if late.age is Age.FRESH:
+                recreated += yes
+            elif late.age is Age.OLD:
+                if yes and late.event != "transfer_started":
+                    found.counterexamples.append(_returned(late, yes))
+                if maybe and late.stream not in dead:
+                    detail = f"{maybe} old copies landed in record {late.seq}; their ancestors aren't shown"
+                    found.add("P5", VerdictReason.SCOPE_UNDECIDABLE, str(late.stream), detail)
+            elif (yes or maybe) and late.stream not in dead and _after_last_ack(case, late):
+                detail = f"{yes + maybe} copies landed in record {late.seq}, admission unknown"
+                found.add("P5", VerdictReason.UNKNOWN_LINEAGE, str(late.stream), detail)
+    del found.counterexamples[SHOWN_RECORDS:]
+    return recreated
+
+
+def _after_last_ack(case: StreamCase, late: Late) -> bool:
+    """What landed before the last ack was looked at there, if it was still held."""
+    last = case.acks.get(late.domain)
+    return last is None or late.seq > last.seq
+
+
+def _count(evidence: Evidence, late: Late) -> tuple[int, int]:
+    """How many of the landed ids are in scope, and of how many that can't be told."""
+    lineage = evidence.lineages.get(late.domain, Lineage())
+    answers = [covers(evidence.request.scope, lineage, block, late.profile) for block in late.ids]
+    return answers.count(Covered.YES), answers.count(Covered.UNDECIDED)
+
+
+def _returned(late: Late, count: int) -> Counterexample:
+    return Counterexample(
+        what=f"{count} copies from before the request came back after the ack",
+        worker=late.stream.worker,
+        rank=late.stream.rank,
+        epoch=late.stream.epoch,
+        seq=late.seq,
+        partition=late.partition,
+        offset=late.offset,
+        holder=late.place.holder,
+        event=late.event,
+        admitted_after=late.provenance,
+        count=count,
+        ids=tuple(block.hex() for block in late.ids[:SHOWN_IDS]),
+    )
+
+
+def p7_statements(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """What the hook states about its inventory is what the auditor's own fold holds."""
+    case = one.case
+    if case is None:
+        return
+    bases = {name: base for _, ack, _ in last_acks(evidence, one) for name, base in ack.bases.items()}
+    for divergence in case.fold.divergences:
+        base = bases.get(divergence.place.holder)
+        since = base_seq(evidence, one, base) if base is not None else None
+        if since is not None and divergence.seq >= since:
+            stated, held = divergence.stated[0], divergence.held[0]
+            detail = f"record {divergence.seq} states {stated} copies, the log gives {held}"
+            if stated == held:
+                detail = f"record {divergence.seq} states another checksum than the log gives"
+            subject = f"{one.subject} {divergence.place.holder}"
+            found.add("P7", VerdictReason.INVENTORY_DIVERGENCE, subject, detail)
+    unstated = sorted({place.holder for place in case.appeared if place not in case.fold.stated})
+    if unstated:
+        found.assumptions.append(f"{one.subject}: no statement yet about {', '.join(unstated)}")
+    if case.fold.stated_derived:
+        found.assumptions.append(
+            f"{one.subject}: its statements are derived from its records, not from the pool"
+        )
+
+
+def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """No transfer that may carry something old is under way."""
+    if one.case is None:
+        return
+    for name, domain in one.case.domains.items():
+        lineage = evidence.lineages.get(domain, Lineage())
+        for transfer in evidence.open_transfers(one.case, name):
+            profile = None
+            answers = [covers(evidence.request.scope, lineage, block, profile) for block in transfer.ids]
+            if any(answer is not Covered.NO for answer in answers):
+                detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
+                found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

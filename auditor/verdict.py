@@ -1,0 +1,209 @@
+"""`judge`: the verdict on one deletion request from its evidence. Pure; the rule is `docs/audit.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from auditor import condition, holding
+from auditor.condition import Findings, Owing
+from auditor.evidence import Evidence, StreamCase
+from auditor.finding import Condition, HolderFound, Standing, Verdict
+from auditor.registry import EpochRegistered
+from auditor.residency import HolderView
+from events.ids import StreamKey, VerdictKind, VerdictReason
+from events.model.audit import PartitionPosition
+
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+
+
+def judge(
+    evidence: Evidence,
+    frontier: Sequence[PartitionPosition],
+    *,
+    without: frozenset[Condition] = frozenset(),
+) -> Verdict:
+    """The verdict as of `frontier`, which is where the evidence ends.
+
+    Precedence REFUTED > PENDING > UNPROVABLE > PROVEN. `without` leaves conditions out, as ablation tests
+    do: such a verdict says `not_evaluated` for each and is never PROVEN unless they call `reasons` alone.
+    """
+    owing, gone = lives(evidence)
+    found, recreated, nonce = examine(evidence, owing, gone, without)
+    for skipped in sorted(without):
+        found.add(skipped, VerdictReason.NOT_EVALUATED, f"request {evidence.request.number}", "left out")
+    if evidence.domains() != evidence.scope_domains:
+        detail = "the domains in scope have changed while the log was read"
+        found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
+    found.assumptions += ["anchoring: none", "workers tell the truth in what they sign"]
+    return Verdict(
+        kind=decide(found),
+        request=evidence.request.number,
+        scope=evidence.request.scope,
+        requester=evidence.request.requester,
+        domains=tuple(sorted(evidence.scope_domains)),
+        frontier=tuple(frontier),
+        control_hash=evidence.registry.hash.hex(),
+        closing_nonce=nonce,
+        conditions={name: _standing(name, found, without) for name in CONDITIONS},
+        reasons=tuple(found.reasons),
+        counterexamples=tuple(found.counterexamples),
+        holders=tuple(_holders(evidence, owing, gone)),
+        removed=sum(case.removed for case in evidence.streams.values()),
+        recreated=recreated,
+        records_ignored=tuple(
+            f"kv.control/{one.offset}: {one.why}" for one in evidence.registry.ignored[:50]
+        ),
+        assumptions=tuple(dict.fromkeys(found.assumptions)),
+    )
+
+
+def examine(
+    evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str], without: frozenset[Condition]
+) -> tuple[Findings, int, int | None]:
+    """What every condition that isn't left out finds, the number of recreated copies, the closing nonce."""
+    found = Findings()
+    if "P1" not in without:
+        condition.p1_control(evidence, owing, found)
+    if "P2" not in without:
+        condition.p2_membership(evidence, owing, found)
+    for one in owing:
+        if "P3" not in without:
+            holding.p3_contiguous(evidence, one, found)
+        if "P4" not in without:
+            holding.p4_nothing_old(evidence, one, found)
+        if "P7" not in without:
+            holding.p7_statements(evidence, one, found)
+        if "P8" not in without:
+            holding.p8_transfers(evidence, one, found)
+    recreated = 0
+    if "P5" not in without:
+        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), found)
+    if "P6" not in without:
+        condition.p6_durable(evidence, owing, found)
+    nonce = condition.closing_nonce(evidence, owing)
+    if "P9" not in without:
+        condition.p9_nonce(evidence, owing, nonce, found)
+    return found, recreated, nonce
+
+
+def decide(found: Findings) -> VerdictKind:
+    if found.counterexamples:
+        return VerdictKind.REFUTED
+    if any(reason.waits for reason in found.reasons):
+        return VerdictKind.PENDING
+    return VerdictKind.UNPROVABLE if found.reasons else VerdictKind.PROVEN
+
+
+def wants_nonce(evidence: Evidence) -> bool:
+    """Whether all that owe have acked and only the closing nonce is still to be written."""
+    owing, _ = lives(evidence)
+    return (
+        bool(owing)
+        and condition.all_discharged(evidence, owing)
+        and condition.closing_nonce(evidence, owing) is None
+    )
+
+
+def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
+    """Engine lives that owe an ack, and the streams of those whose memory is proven gone, with the proof."""
+    registry = evidence.registry
+    owing: list[Owing] = []
+    gone: dict[StreamKey, str] = {}
+    for epochs in registry.lives().values():
+        newest = epochs[-1]
+        proof = _ended(evidence, epochs)
+        if proof:
+            gone.update((epoch.stream, proof) for epoch in epochs)
+            continue
+        case = evidence.streams.get(newest.stream)
+        owing.append(Owing(newest, tuple(epochs[:-1]), case, _absent(evidence, newest, case)))
+    return owing, gone
+
+
+def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:
+    """What proves that the life's volatile memory is gone; "" if nothing does. A life that installed its own
+    end and then stored something is not over, whoever attested it."""
+    body = epochs[-1].body
+    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    attested = evidence.registry.exits.get((body.worker, body.engine_life))
+    if attested is not None and all(case.stored_under < attested for case in cases):
+        return f"exit attested (kv.control/{attested})"
+    last = evidence.streams.get(epochs[-1].stream)
+    if last is not None and last.ended_seq is not None and not last.fold.sticky and not last.disputes:
+        stored_after = max(last.appeared.values(), default=-1) > last.ended_seq
+        if not stored_after and not any(fault.kind == "equivocation" for fault in last.fold.faults):
+            return f"closed with its engine (record {last.ended_seq})"
+    return ""
+
+
+def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None) -> str:
+    registry = evidence.registry
+    fence = registry.fences.get(epoch.stream)
+    if fence is not None:
+        return f"fenced ({fence})"
+    if registry.newest(epoch.body.worker, epoch.body.rank).stream != epoch.stream:
+        return "superseded"
+    if case is not None and case.closed_seq is not None:
+        return "closed by its hook"
+    return ""
+
+
+def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -> Standing:
+    if name in without:
+        return "not_evaluated"
+    refuting = {"P4" if one.event == "ack" else "P5" for one in found.counterexamples}
+    if name in refuting:
+        return "refuted"
+    mine = [reason for reason in found.reasons if reason.condition == name]
+    if any(reason.reason is VerdictReason.NOT_EVALUATED for reason in mine):
+        return "not_evaluated"
+    if any(reason.waits for reason in mine):
+        return "waiting"
+    return "unmet" if mine else "met"
+
+
+def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:
+    found: list[HolderFound] = []
+    for one in owing:
+        found += _holders_of(evidence, one.epoch, one.case, "")
+    for epoch in sorted(evidence.registry.epochs.values(), key=lambda e: e.epoch_no):
+        if epoch.stream in gone:
+            found += _holders_of(evidence, epoch, evidence.streams.get(epoch.stream), gone[epoch.stream])
+    return found
+
+
+def _holders_of(
+    evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None, proof: str
+) -> list[HolderFound]:
+    acks = [] if case is None else [case.acks[d] for d in sorted(evidence.scope_domains) if d in case.acks]
+    last = max(acks, key=lambda ack: ack.seq, default=None)
+    complete = bool(acks) and len(acks) == len(evidence.scope_domains) and all(a.discharging for a in acks)
+    holders: list[HolderView | None] = list(case.fold.holders.values()) if case is not None else []
+    rows: list[HolderFound] = []
+    for holder in holders or [None]:
+        discharge = proof or ("ack" if complete else "none")
+        if holder is not None and holder.durable_id is not None:
+            destroyed = holder.durable_id in evidence.registry.destroyed
+            discharge = "destroyed" if destroyed else ("ack" if complete and not proof else "none")
+        rows.append(
+            HolderFound(
+                worker=epoch.body.worker,
+                rank=epoch.body.rank,
+                engine_life=epoch.body.engine_life,
+                epoch=epoch.body.epoch,
+                epoch_no=epoch.epoch_no,
+                holder=holder.name if holder is not None else "(never opened)",
+                tier=holder.tier.value if holder is not None else "unknown",
+                durable_id=holder.durable_id if holder is not None else None,
+                inventory=holder.inventory.value if holder is not None else "unknown",
+                discharge=discharge,
+                ack_seq=last.seq if last is not None else None,
+                ack_offset=last.offset if last is not None else None,
+                installed=last.installed if last is not None else None,
+                nonce=last.nonce if last is not None else None,
+                old_left=sum(ack.standing.old_left for ack in acks) if acks else None,
+                removed=sum(ack.standing.removed for ack in acks),
+            )
+        )
+    return rows
