@@ -1,0 +1,178 @@
+"""Asks the real lookup service about prompts, and has every answer judged by the truth."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from kvledger.simulate.checker import Checker, Credit, Exclusion, Lookup, Outcome
+from kvledger.simulate.fleet import MODEL, Fleet
+from kvledger.simulate.prompt import Prompt
+from kvledger.simulate.rest import Reply, RestClient, RestError
+
+READER = "lookup-service"
+WHYS_KEPT = 5
+PROFILE_GRACE_MS = 5000.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was asked and how it was judged. `whys` holds the first faults in words."""
+
+    lookups: int = 0
+    refused: int = 0
+    unknown_profile: int = 0
+    unanswered: int = 0
+    wrong_unflagged: int = 0
+    unjustified_refusals: int = 0
+    excluded: Counter[str] = field(default_factory=Counter)
+    latency_ms: list[float] = field(default_factory=list)
+    whys: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One lookup's outcome. `matched` has leading blocks by worker name, empty unless `status` is 200."""
+
+    status: int
+    matched: Mapping[str, int]
+    document: Any
+    end_ns: int
+
+
+class Asker:
+    """Lookups for a fleet's prompts over kept connections. Judging is done before a call returns, so the
+    order in which answers come is the order in which they are judged."""
+
+    def __init__(self, fleet: Fleet, rest: RestClient, checker: Checker) -> None:
+        self.tally = Tally()
+        self._fleet = fleet
+        self._rest = rest
+        self._checker = checker
+        self._clock_ns = fleet.truth.now_ns
+        self._workers = {worker.name: worker for worker in fleet.workers}
+        self._first_served_ns: dict[str, int] = {}
+
+    def served(self, tenant: str) -> None:
+        """A request of the tenant was served: from a moment after it on, its profile must be known."""
+        self._first_served_ns.setdefault(tenant, self._clock_ns())
+
+    async def ask(
+        self, prompt: Prompt, *, bound_ms: float | None, candidates: Sequence[str] = (), measured: bool = True
+    ) -> Answered:
+        """One lookup by tokens; without a bound `consistency: any`. Never raises for what the service does:
+        no answer is status 0. `measured` false keeps its time out of the tally."""
+        query = {"profile": MODEL, "domain": prompt.tenant}
+        if bound_ms is None:
+            query["consistency"] = "any"
+        else:
+            query["max_staleness_ms"] = f"{bound_ms:g}"
+        if candidates:
+            query["candidates"] = ",".join(candidates)
+        body = prompt.token_bytes()
+        start_ns = self._clock_ns()
+        reply: Reply | None = None
+        document: Any = {}
+        try:
+            reply = await self._rest.request(
+                "POST",
+                f"/v1/lookup?{urlencode(query)}",
+                body=body,
+                content_type="application/octet-stream",
+            )
+            end_ns = self._clock_ns()
+            document = json.loads(reply.body)
+        except (RestError, ValueError):
+            reply, end_ns = None, self._clock_ns()
+        status = 0 if reply is None else reply.status
+        if measured:
+            self.tally.latency_ms.append((end_ns - start_ns) / 1e6)
+        self._judge(prompt, bound_ms, bool(candidates), start_ns, end_ns, status, document)
+        matched = (
+            {m["worker"]: int(m["matched_blocks"]) for m in document["matches"]} if status == 200 else {}
+        )
+        return Answered(status, matched, document, end_ns)
+
+    def _judge(
+        self,
+        prompt: Prompt,
+        bound_ms: float | None,
+        limited: bool,
+        start_ns: int,
+        end_ns: int,
+        status: int,
+        document: Any,
+    ) -> None:
+        tally = self.tally
+        tally.lookups += 1
+        if status != 200:
+            tally.refused += 1
+            tally.unanswered += status == 0
+        if status == 404:
+            tally.unknown_profile += 1
+            served_ns = self._first_served_ns.get(prompt.tenant)
+            if served_ns is not None and start_ns - served_ns > PROFILE_GRACE_MS * 1e6:
+                self._count(Outcome.UNJUSTIFIED_REFUSAL, f"404 for a profile served in {prompt.tenant}")
+            return
+        credits: list[Credit] = []
+        exclusions: list[Exclusion] = []
+        if status == 200:
+            credits = [self._credit(match) for match in document["matches"]]
+            exclusions = [_exclusion(entry) for entry in document["excluded"]]
+            tally.excluded.update(one.reason for one in exclusions)
+        verdict = self._checker.check(
+            Lookup(
+                reader=READER,
+                tenant=prompt.tenant,
+                chain=prompt.keys,
+                bound_ms=bound_ms,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                status=status,
+                credits=credits,
+                exclusions=exclusions,
+                complete=status == 200 and document["complete"] is True,
+                staleness_ms=document.get("staleness_ms") if status == 200 else None,
+                limited=limited,
+            )
+        )
+        self._count(verdict.outcome, verdict.why)
+
+    def _count(self, outcome: Outcome, why: str) -> None:
+        tally = self.tally
+        if outcome is Outcome.OK:
+            return
+        if outcome is Outcome.WRONG_UNFLAGGED:
+            tally.wrong_unflagged += 1
+        else:
+            tally.unjustified_refusals += 1
+        if len(tally.whys) < WHYS_KEPT:
+            tally.whys.append(f"{outcome.value}: {why}")
+
+    def _credit(self, match: Any) -> Credit:
+        position = match["position"]
+        worker = self._workers.get(match["worker"])
+        missing_ns = None
+        if worker is not None:
+            missing_ns = worker.first_missing_ns(position["epoch"], position["next_seq"])
+        staleness_ms = match["staleness_ms"]
+        return Credit(
+            worker=match["worker"],
+            rank=match["dp_rank"],
+            matched_blocks=match["matched_blocks"],
+            staleness_ms=math.nan if staleness_ms is None else float(staleness_ms),
+            within_bound=match["within_bound"] is True,
+            basis=match["basis"],
+            epoch=position["epoch"],
+            first_missing_ns=missing_ns,
+        )
+
+
+def _exclusion(entry: Any) -> Exclusion:
+    rank = entry["dp_rank"]
+    return Exclusion(entry["worker"], -1 if rank is None else rank, entry["reason"])
