@@ -90,13 +90,17 @@ class EnginePort(Protocol):
 
 
 class Translation(Protocol):
-    """What one engine batch, removal or range means in the log: one record's events."""
+    """What one engine batch, removal or range means in the log: one record's events. `snapshot_due`: the
+    stream must be restated soon, a holder or group turned up that record 0 did not declare."""
 
     @property
     def stream_events(self) -> Sequence[StreamEvent]: ...
 
     @property
     def parts(self) -> Parts: ...
+
+    @property
+    def snapshot_due(self) -> bool: ...
 
 
 class ScopedCopy(Protocol):
@@ -116,8 +120,8 @@ class Translator(Protocol):
     """What a hook uses of an `EngineStream`: the engine's events in the log's words, and the inventory that
     they leave."""
 
-    def open(self, engine_life: str) -> Opened:
-        """Begins an epoch; the same life again keeps the inventory."""
+    def open(self, engine_life: str, *, from_birth: bool = True) -> Opened:
+        """Begins an epoch; the same life again keeps the inventory, another one begins empty."""
         ...
 
     def translate(self, batch: EngineBatch, admitted_after: int | None) -> Translation: ...
@@ -131,7 +135,7 @@ class Translator(Protocol):
     def in_scope(self, scope: Scope, domains: Iterable[str]) -> Sequence[ScopedCopy]: ...
 
     def removed(
-        self, hashes: Iterable[EngineHash], reason: InvalidateReason, request: int
+        self, hashes: Iterable[EngineHash], request: int | None, *, reason: InvalidateReason
     ) -> Translation: ...
 
     def checksums(self) -> Sequence[PulseChecksum]: ...
@@ -142,7 +146,6 @@ class Translator(Protocol):
         """(orphans, unassigned) over all holders."""
         ...
 
-    @property
     def inventory_known(self) -> bool:
         """False while a holder is `partial`: then nobody can say that a copy isn't there."""
         ...

@@ -23,7 +23,7 @@ from events.hooks.stream import Epoch, OversizeEventError, SealedRecord, StreamW
 from events.ids import Basis, Inventory, StreamKey
 from events.keyring import KeyRing
 from events.model.batch import ControlPosition
-from events.model.part import Closed, Drained, StreamEvent
+from events.model.part import Closed, Drained, StreamEvent, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
 
 LOG = logging.getLogger(__name__)
@@ -101,9 +101,8 @@ class Hook:
         self.repair = Repair(
             self, services.emitter.room, pace=self._pace.repair, monotonic_s=services.monotonic_s
         )
-        self.obedience = Obedience(
-            self, port, translator, Obligations(services.registry, tuple(services.keyring))
-        )
+        self.obligations = Obligations(services.registry, tuple(services.keyring))
+        self.obedience = Obedience(self, port, translator, self.obligations)
 
     # --- for whoever holds the engine ---------------------------------------------------------------
 
@@ -138,6 +137,10 @@ class Hook:
         """The engine's own records in between can't be had: its holders become partial."""
         self._write((self._translator.lost(first, last),), {})
 
+    def unknown(self, kind: str, length: int) -> None:
+        """Something of the engine can't be read; the stream says so."""
+        self._write((UnknownEvents(kind=kind, length=length),), {})
+
     def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
         """Another engine life begins, its memory empty; what is fed from now on is its own.
 
@@ -147,7 +150,7 @@ class Hook:
         self._write((Closed(engine_ended=ended),), {})
         self.engine_life = engine_life
         self.fed_seq = -1
-        self.obedience.obligations.new_life(self.installed if born_after is None else born_after)
+        self.obligations.new_life(self.installed if born_after is None else born_after)
         self._translator.open(engine_life)
         self.new_epoch()
 
@@ -278,7 +281,10 @@ class Hook:
 
     def write_translation(self, translation: Translation) -> bool:
         """Numbers what a batch, a removal or a range means."""
-        return self._write(tuple(translation.stream_events), translation.parts)
+        whole = self._write(tuple(translation.stream_events), translation.parts)
+        if translation.snapshot_due and self._writer is not None:
+            self.repair.ask()
+        return whole
 
     def restatement(self) -> Iterator[Translation]:
         """The inventory in ranges, each as of the moment at which it is taken."""

@@ -152,13 +152,23 @@ class HookHost:
         await self._writer.stop()
         return flushed
 
+    def make(
+        self, identity: HookIdentity, engine_life: str, port: EnginePort, translator: Translator
+    ) -> Hook:
+        """A hook for one (worker, rank), which can be fed with what the engine did before; see `begin`."""
+        return Hook(identity, engine_life, port, translator, self._services, self._pace.hook)
+
+    def begin(self, hook: Hook) -> None:
+        """The hook registers and runs from now on; `await hook.opened(…)` to wait for its epoch."""
+        self.hooks.setdefault(hook.identity.worker, []).append(hook)
+        self._start_task(hook, hook.run())
+
     async def add(
         self, identity: HookIdentity, engine_life: str, port: EnginePort, translator: Translator
     ) -> Hook:
-        """A hook for one (worker, rank); it registers at once, `await hook.opened(…)` to wait for that."""
-        hook = Hook(identity, engine_life, port, translator, self._services, self._pace.hook)
-        self.hooks.setdefault(identity.worker, []).append(hook)
-        self._start_task(hook, hook.run())
+        """Makes a hook and begins it."""
+        hook = self.make(identity, engine_life, port, translator)
+        self.begin(hook)
         return hook
 
     async def remove(self, hook: Hook, *, engine_ended: bool = False, silently: bool = False) -> None:

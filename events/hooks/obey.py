@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from events.hooks.engine_event import EngineHash
-from events.hooks.engine_port import EnginePort, Parts, ScopedCopy, Translator
+from events.hooks.engine_port import EnginePort, Parts, ScopedCopy, Translation, Translator
 from events.hooks.obligation import Obligation, Obligations
 from events.ids import Capability
 from events.model.part import BlockInvalidated, BlockStored
@@ -37,6 +37,8 @@ class ObeyingHook(Protocol):
     def write(self, parts: Parts) -> bool:
         """Numbers the parts now; False if the record was dropped."""
         ...
+
+    def write_translation(self, translation: Translation) -> bool: ...
 
     async def confirm(self) -> bool:
         """Whether all of the engine was numbered at some moment after this call began."""
@@ -126,7 +128,7 @@ class Obedience:
             self._record(one, result.removed)
         if not await self._hook.confirm():
             return False
-        if not self._translator.inventory_known:
+        if not self._translator.inventory_known():
             self._hook.write(self.obligations.refusals(owed, "engine_error", PARTIAL_CURE))
             return False
         done = [one for one in owed if not self._runs(one) and not self._old(one)]
@@ -183,12 +185,12 @@ class Obedience:
         return oldest is not None and oldest < one.number
 
     def _record(self, one: Obligation, removed: Sequence[EngineHash]) -> None:
-        translation = self._translator.removed(removed, one.reason, one.number)
+        translation = self._translator.removed(removed, one.number, reason=one.reason)
         for domain, events in translation.parts.items():
             for event in events:
                 if isinstance(event, BlockInvalidated):
                     one.removed[domain] += len(event.ids)
-        self._hook.write(translation.parts)
+        self._hook.write_translation(translation)
 
     def _write_acks(self, changed: Sequence[Obligation], nonce: int | None = None) -> bool:
         domains = {domain for one in changed if one.discharged for domain in self.obligations.domains(one)}

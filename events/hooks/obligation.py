@@ -89,6 +89,16 @@ class Obligations:
         for one in self.installed():
             one.discharged = one.number <= installed_before_birth
 
+    def discharged(self) -> list[int]:
+        """Numbers of the orders that this engine life has discharged, for a process that comes after this."""
+        return [one.number for one in self.installed() if one.discharged]
+
+    def restore(self, discharged: Iterable[int]) -> None:
+        """What an earlier process discharged in this same engine life stays discharged."""
+        numbers = set(discharged)
+        for one in self.installed():
+            one.discharged = one.discharged or one.number in numbers
+
     def suspect(self) -> list[Obligation]:
         """A copy with an old or unknown provenance landed: every order is to be looked at again."""
         return [one for one in self.installed() if one.discharged and not self.held(one)]

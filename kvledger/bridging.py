@@ -1,0 +1,187 @@
+"""Runs bridges for one or more engines in one process: the composition behind `kvledger bridge`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from events.fold.registry import Registry
+from events.hooks.bridge import Bridge
+from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_http import EngineHttp
+from events.hooks.engine_stream import EngineStream
+from events.hooks.hook import Hook, HookIdentity
+from events.hooks.host import HookHost
+from events.hooks.life_file import LifeFile
+from events.hooks.zmq_source import ZmqSource
+from events.ids import Role
+from events.keyring import KeyRing
+from events.model.field import Name
+from kvledger.control import connection, require_log
+from kvledger.engine_profile import EngineProfile, load_profile
+from kvledger.failure import CommandError, ExitCode
+from kvledger.keyfile import load_ring, load_signer
+from kvledger.settings import Settings
+
+ATTACH_S = 5.0
+"""How long an engine's replay socket is waited for before its history counts as unknown."""
+OPEN_S = 30.0
+
+Say = Callable[[dict[str, object]], None]
+
+
+class EngineAddress(BaseModel):
+    """One engine rank: its name in the log and where to reach it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    worker: Name
+    model: str
+    endpoint: str
+    replay: str | None = None
+    rank: Annotated[int, Field(ge=0, lt=65_536)] = 0
+    topic: str = ""
+    profile: Path | None = None
+    domain: Name = "default"
+    engine_url: str | None = None
+    advertise: str | None = None
+
+
+class EngineFile(BaseModel):
+    """`[[engine]]` tables of a file for several engines."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: Annotated[tuple[EngineAddress, ...], Field(min_length=1)]
+
+
+def load_engines(path: Path) -> tuple[EngineAddress, ...]:
+    """Reads a file of engines; raises CommandError naming the file and the field."""
+    try:
+        return EngineFile.model_validate(tomllib.loads(path.read_text())).engine
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} can't be read: {error}", exit_code=ExitCode.CONFIGURATION) from error
+    except ValidationError as error:
+        raise CommandError(f"{path}: {explain(error)}", exit_code=ExitCode.CONFIGURATION) from error
+
+
+def explain(error: ValidationError) -> str:
+    """Where and why, in a few words."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"
+
+
+async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], say: Say) -> None:
+    """Until SIGTERM or SIGINT, then closes every stream and flushes. `say` gets one document an engine once
+    its stream is open. Raises LogUnavailableError, CommandError, and whatever ended a hook's task."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    ring = load_ring(settings.home)
+    for engine in engines:
+        if engine.domain not in ring:
+            raise CommandError(
+                f"the key ring has no domain {engine.domain}",
+                advice=f"kvledger domain add {engine.domain}",
+                exit_code=ExitCode.CONFIGURATION,
+            )
+    host = HookHost(connection(settings), ring, load_signer(settings.home, Role.ENROLMENT))
+    async with host:
+        require_log(host.registry)
+        tasks = [
+            asyncio.create_task(_run_one(settings, engine, host, ring, say), name=engine.worker)
+            for engine in engines
+        ]
+        ended = asyncio.create_task(stopping.wait())
+        try:
+            done, _ = await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {ended}:
+                task.result()
+        finally:
+            for task in (ended, *tasks):
+                task.cancel()
+            await asyncio.gather(ended, *tasks, return_exceptions=True)
+
+
+async def _run_one(
+    settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
+) -> None:
+    profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
+    http = (
+        EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
+        if engine.engine_url is not None
+        else None
+    )
+    async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
+        bridge = Bridge(source, rank=engine.rank, http=http, life_file=life_file)
+        attachment = await bridge.attach(ATTACH_S)
+        stream = _stream(engine, profile, bridge, ring, host.registry)
+        stream.open(attachment.life, from_birth=attachment.from_birth)
+        identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
+        hook = host.make(identity, attachment.life, bridge, stream)
+        bridge.bind(hook, attachment)
+        host.begin(hook)
+        running = asyncio.create_task(bridge.run())
+        try:
+            await _announce(engine, profile, hook, attachment.from_birth, say)
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await host.remove(hook)
+
+
+def _stream(
+    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, ring: KeyRing, registry: Registry
+) -> EngineStream:
+    content = profile.content
+    if content.model is None:
+        content = content.model_copy(update={"model": engine.model})
+    facts = profile.engine
+    config = EngineConfig(
+        engine=facts.name,
+        engine_version=facts.version,
+        hash_algorithm=facts.hash_algorithm,
+        hash_seed=facts.hash_seed,
+        removal=bridge.capability,
+        admission_known=False,
+        connectors=facts.connectors,
+        content=content,
+        layout=profile.layout,
+        block_bytes=facts.block_bytes,
+        adapter_revisions=profile.adapters,
+        default_domain=engine.domain,
+        capacity_blocks=facts.capacity_blocks,
+    )
+    return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
+
+
+async def _announce(
+    engine: EngineAddress, profile: EngineProfile, hook: Hook, from_birth: bool, say: Say
+) -> None:
+    while not await hook.opened(OPEN_S):
+        say({"worker": engine.worker, "rank": engine.rank, "state": "waiting for the log"})
+    missing = [name for name in profile.missing() if name != "model"]
+    say(
+        {
+            "worker": engine.worker,
+            "rank": engine.rank,
+            "state": "open",
+            "stream": str(hook.stream),
+            "model": engine.model,
+            "domain": engine.domain,
+            "identity": "unverified" if missing else "verified",
+            "missing": missing,
+            "basis": "unconfirmed" if engine.replay is None else "published",
+            "history": "whole" if from_birth else "unknown",
+            "deletion": "reset" if engine.engine_url is not None else "none",
+        }
+    )

@@ -1,0 +1,324 @@
+"""Hooks with an agent on a real log: what readers fold is what the engine holds, whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from events.codec import decode_batch
+from events.fold.change import Outcome
+from events.hooks.emitter import EmitterLimits
+from events.hooks.host import HookHost, HostPace, NoGenesisError
+from events.ids import Basis, CopyState, Inventory, Role, StreamKey, StreamStatus
+from events.kafka.connection import KafkaConnection
+from events.kafka.topic_admin import TopicAdmin
+from events.model.control import Fenced, HoldReleased, HoldSet
+from events.model.part import SnapshotEnd, Statement
+from events.signing import verify
+from events.topic import TopicNames
+from tests.support.hook_log import SIGNERS, HookLog, ring, until
+from tests.support.stepped_engine import SteppedEngine
+
+
+@pytest.fixture
+async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
+    async with HookLog(kafka, topic_prefix) as entered:
+        yield entered
+
+
+@pytest.fixture
+async def host(log: HookLog) -> AsyncIterator[HookHost]:
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as entered:
+        yield entered
+        assert entered.failed is None
+
+
+async def applied(log: HookLog, engine: SteppedEngine) -> None:
+    """Waits until readers have folded all that the hook has numbered."""
+    hook = engine.hook
+    await until(lambda: hook.stream is not None)
+    await until(
+        lambda: (state := log.current(engine.worker, engine.rank)) is not None and state.key == hook.stream
+    )
+    await until(lambda: log.state(_stream(engine)).next_seq >= hook.next_seq)
+
+
+def _stream(engine: SteppedEngine) -> StreamKey:
+    stream = engine.hook.stream
+    assert stream is not None
+    return stream
+
+
+async def test_readers_fold_what_the_engine_holds(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring, capacity_blocks=12)
+    await engine.start(host)
+    for first in range(0, 30, 3):
+        engine.serve("acme", range(first, first + 5), outputs=2)
+    await applied(log, engine)
+    state = log.current("w0")
+    assert state is not None
+    assert state.status is StreamStatus.LIVE
+    assert len(log.copies("w0")) == engine.truth() == 12
+    assert set(log.outcomes) == {Outcome.APPLIED}
+    assert state.holders["gpu"].inventory is Inventory.EMPTY
+
+
+async def test_record_zero_names_its_registration_and_is_signed_by_the_registered_key(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    await applied(log, engine)
+    registration = log.registry.registrations[_stream(engine)]
+    first = log.records[0]
+    assert decode_batch(first.value).header.prev == registration.record_sha256
+    assert decode_batch(first.value).header.epoch_no == registration.epoch_no
+    assert first.partition == registration.body.partition
+    line = first.value.partition(b"\n")[0]
+    assert first.signature is not None
+    assert verify(registration.body.public_key, first.signature, line)
+
+
+async def test_a_beacon_is_echoed_once_the_engine_has_confirmed(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    await until(lambda: ("w0", 0) in log.pulses)
+    beacon = await log.beacon()
+    await until(lambda: log.echoed("w0", beacon))
+    assert log.pulses["w0", 0].basis is Basis.ENGINE
+    engine.dead = True
+    late = await log.beacon()
+    engine.serve("acme", [1, 2])
+    await until(lambda: log.pulses["w0", 0].next_seq == engine.hook.next_seq)
+    assert not log.echoed("w0", late)
+    engine.dead = False
+    await until(lambda: log.echoed("w0", late))
+
+
+async def test_a_mutation_before_a_beacon_is_numbered_before_its_echo(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    running = engine.engine.admit(engine.engine.plan(engine._request("acme", [1, 2, 3], 0)))
+    assert running is not None
+    beacon = await log.beacon()
+    await until(lambda: log.echoed("w0", beacon))
+    assert len(log.copies("w0")) == 3
+
+
+async def test_all_ranks_of_a_worker_share_a_pulse_and_keep_apart(log: HookLog, host: HookHost) -> None:
+    engines = [SteppedEngine("w0", log.keyring, rank=rank) for rank in range(2)]
+    for engine in engines:
+        await engine.start(host)
+    engines[0].serve("acme", [1, 2])
+    engines[1].serve("acme", [1, 2, 3])
+    beacon = await log.beacon()
+    await until(lambda: all(log.echoed("w0", beacon, rank) for rank in range(2)))
+    assert (len(log.copies("w0", 0)), len(log.copies("w0", 1))) == (2, 3)
+    engines[1].restart()
+    await applied(log, engines[1])
+    assert (len(log.copies("w0", 0)), len(log.copies("w0", 1))) == (2, 0)
+
+
+async def test_a_lost_record_is_a_gap_for_readers_until_the_snapshot(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    hook = await engine.start(host)
+    engine.serve("acme", [1, 2])
+    hook.drop_next(1, repair_after_s=0.5)
+    engine.serve("acme", [1, 2, 3, 4])
+    engine.serve("beta", [7])
+    await until(lambda: log.state(_stream(engine)).status is StreamStatus.GAP)
+    await until(lambda: log.state(_stream(engine)).status is StreamStatus.LIVE)
+    await applied(log, engine)
+    assert len(log.copies("w0")) == engine.truth() == 5
+    assert (hook.dropped, log.outcomes[Outcome.GAP]) == (1, 1)
+
+
+async def test_a_full_buffer_drops_the_batch_not_the_number_and_repairs_itself(log: HookLog) -> None:
+    pace = HostPace(emitter=EmitterLimits(max_records=3))
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=pace) as host:
+        engine = SteppedEngine("w0", log.keyring)
+        hook = await engine.start(host)
+        for number in range(8):
+            engine.serve("acme", [number])
+        assert hook.dropped > 0
+        await until(lambda: not hook.repair.pending)
+        await applied(log, engine)
+        assert log.state(_stream(engine)).status is StreamStatus.LIVE
+        assert len(log.copies("w0")) == engine.truth() == 8
+        assert log.outcomes[Outcome.GAP] >= 1
+
+
+async def test_a_resync_request_is_answered_with_a_snapshot(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    hook = await engine.start(host)
+    engine.serve("acme", [1, 2, 3])
+    await log.resync(_stream(engine))
+    await until(lambda: hook.repair.written == 1)
+    await applied(log, engine)
+    assert len(log.copies("w0")) == 3
+    ends = [e for r in log.records for e in decode_batch(r.value).stream_events if isinstance(e, SnapshotEnd)]
+    assert len(ends) == 1
+
+
+async def test_a_restarted_engine_begins_a_new_epoch_and_its_old_copies_are_gone(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2, 3])
+    await applied(log, engine)
+    old = _stream(engine)
+    engine.restart()
+    engine.serve("acme", [1])
+    await applied(log, engine)
+    await until(lambda: len(log.copies("w0")) == 1)
+    assert log.registry.superseded(old)
+    assert log.states[old].status is StreamStatus.CLOSED
+    assert log.states[old].copy_count() == 0
+    beacon = await log.beacon()
+    await until(lambda: log.echoed("w0", beacon))
+
+
+async def test_a_fenced_or_superseded_hook_registers_again_and_restates(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2, 3])
+    await applied(log, engine)
+    fenced = _stream(engine)
+    await log.writer.append(Fenced(worker="w0", rank=0, epoch=fenced.epoch, evidence="operator"))
+    await until(lambda: engine.hook.stream not in (None, fenced))
+    await applied(log, engine)
+    await until(lambda: len(log.copies("w0")) == 3)
+    state = log.current("w0")
+    assert state is not None
+    assert (state.status, state.engine_life) == (StreamStatus.LIVE, engine.engine.life)
+
+
+async def test_a_reattached_hook_continues_the_engine_life_in_a_new_epoch(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    stream = engine.stream()
+    first = await engine.start(host, stream)
+    engine.serve("acme", [1, 2])
+    await applied(log, engine)
+    old = _stream(engine)
+    await host.remove(first, silently=True)
+    await engine.start(host, stream)
+    await applied(log, engine)
+    await until(lambda: len(log.copies("w0")) == 2)
+    registrations = log.registry.registrations
+    assert registrations[old].body.engine_life == registrations[_stream(engine)].body.engine_life
+
+
+async def test_a_deletion_is_obeyed_and_acked_and_other_tenants_stay_warm(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2, 3])
+    engine.serve("beta", [1, 2])
+    number = await log.delete("acme")
+    await until(lambda: log.discharged("w0", "acme", number))
+    standing = log.standing("w0", "acme", number)
+    assert standing is not None
+    assert (standing.removed, standing.old_left) == (3, 0)
+    await applied(log, engine)
+    assert len(log.copies("w0")) == engine.truth() == 2
+    assert log.standing("w0", "beta", number) is None
+    engine.serve("acme", [1, 2])
+    await applied(log, engine)
+    provenances = {a.admitted_after for _, a in log.state(_stream(engine)).copies["gpu", 0].values()}
+    assert number in provenances
+
+
+async def test_an_order_is_discharged_only_after_older_requests_have_ended(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    running = engine.begin("acme", [1, 2], outputs=3)
+    number = await log.delete("acme")
+    await until(lambda: engine.hook.installed >= number and engine.truth() == 0)
+    engine.decode(running)
+    await until(lambda: engine.truth() == 0)
+    assert not log.discharged("w0", "acme", number)
+    engine.decode(running)
+    engine.finish(running)
+    await until(lambda: log.discharged("w0", "acme", number))
+    await applied(log, engine)
+    assert log.copies("w0") == set()
+    standing = log.standing("w0", "acme", number)
+    assert standing is not None
+    assert standing.removed == 4
+
+
+async def test_a_prefix_goes_with_its_descendants_only(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2, 3, 4])
+    engine.serve("acme", [9, 8])
+    number = await log.delete(engine.ids("acme", [1, 2]))
+    await until(lambda: log.discharged("w0", "acme", number))
+    await applied(log, engine)
+    assert len(log.copies("w0")) == engine.truth() == 3
+
+
+async def test_a_new_epoch_acks_every_standing_order_and_a_nonce_gets_a_fresh_ack(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1])
+    first = await log.delete("acme")
+    second = await log.delete("beta")
+    await until(lambda: log.discharged("w0", "acme", first) and log.discharged("w0", "beta", second))
+    nonce = await log.nonce(first)
+    await until(lambda: nonce in log.state(_stream(engine)).nonces.values())
+    engine.restart()
+    await applied(log, engine)
+    await until(lambda: log.discharged("w0", "acme", first) and log.discharged("w0", "beta", second))
+
+
+async def test_a_legal_hold_delays_a_deletion_until_it_is_released(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2])
+    await log.writer.append(HoldSet(hold="case-1", domain="acme", reason="court"))
+    number = await log.delete("acme")
+    other = await log.delete("beta")
+    await until(lambda: log.discharged("w0", "beta", other))
+    assert engine.truth() == 2
+    await log.writer.append(HoldReleased(hold="case-1"))
+    await until(lambda: log.discharged("w0", "acme", number))
+    assert engine.truth() == 0
+
+
+async def test_statements_agree_with_the_fold(log: HookLog) -> None:
+    hook_pace = HostPace().hook
+    pace = HostPace(hook=type(hook_pace)(statement_s=0.3))
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=pace) as host:
+        engine = SteppedEngine("w0", log.keyring)
+        await engine.start(host)
+        engine.serve("acme", [1, 2, 3])
+
+        def stated() -> list[Statement]:
+            parts = [part for r in log.records for part in decode_batch(r.value).parts]
+            return [e for part in parts for e in part.events if isinstance(e, Statement)]
+
+        await until(lambda: len(stated()) >= 2)
+        assert {statement.count for statement in stated()} == {3}
+        state = log.state(_stream(engine))
+        assert state.status is StreamStatus.LIVE
+        assert {a.state for _, a in state.copies["gpu", 0].values()} == {CopyState.COMMITTED}
+        signed = [r for r in log.records if b'"statement"' in r.value]
+        assert all(record.signature is not None for record in signed)
+
+
+async def test_a_log_without_genesis_is_refused(kafka: str, topic_prefix: str) -> None:
+    connection = KafkaConnection(kafka, TopicNames(topic_prefix))
+    await TopicAdmin(connection, partitions=1).ensure()
+    pace = HostPace(genesis_s=0.3)
+    with pytest.raises(NoGenesisError):
+        await HookHost(connection, ring(), SIGNERS[Role.ENROLMENT], pace=pace).start()

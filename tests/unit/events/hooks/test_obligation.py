@@ -1,0 +1,140 @@
+"""What a hook owes: which orders are open, what its acks say, what a new life or epoch changes."""
+
+from __future__ import annotations
+
+from events.fold.registry import Registry
+from events.hooks.obligation import Obligations
+from events.ids import InvalidateReason, Role
+from events.model.control import (
+    AuditNonce,
+    DeletionRequested,
+    DomainCreated,
+    DomainScope,
+    HoldReleased,
+    HoldSet,
+    InvalidationRequested,
+    TenantScope,
+)
+from events.model.part import Ack, Refused
+from events.signing import verify
+from tests.support.log import ControlLog
+
+
+class Owed:
+    """A control log, its fold, and the obligations of a hook that has keys of acme and beta."""
+
+    def __init__(self) -> None:
+        self.log = ControlLog()
+        self.registry = Registry(verify)
+        self.obligations = Obligations(self.registry, ("acme", "acme/alice", "beta"))
+        for domain, tenant in (("acme", "t1"), ("acme/alice", "t1"), ("beta", "t2")):
+            self.log.append(DomainCreated(domain=domain, tenant=tenant), Role.CONTROL)
+        self.follow()
+
+    def follow(self) -> None:
+        for offset in range(self.registry.next_offset, len(self.log.records)):
+            _, why = self.registry.fold(offset, *self.log.records[offset])
+            assert why == ""
+
+    def delete(self, domain: str) -> int:
+        body = DeletionRequested(scope=DomainScope(domain=domain), requester="r")
+        number = self.log.append(body, Role.CONTROL)
+        self.follow()
+        return number
+
+    def acked(self, *domains: str, nonce: int | None = None) -> dict[str, list[int]]:
+        acks = self.obligations.acks(domains, 0, 0, nonce)
+        found = {}
+        for domain, (ack,) in acks.items():
+            assert isinstance(ack, Ack)
+            assert all(request.old_left == 0 for request in ack.requests)
+            found[domain] = [request.request for request in ack.requests]
+        return found
+
+
+def test_an_order_is_open_until_it_is_discharged() -> None:
+    owed = Owed()
+    number = owed.delete("acme")
+    (one,) = owed.obligations.open()
+    assert (one.number, owed.obligations.domains(one)) == (number, ["acme"])
+    one.discharged = True
+    assert owed.obligations.open() == []
+
+
+def test_a_tenants_order_covers_all_its_domains_also_those_made_later() -> None:
+    owed = Owed()
+    owed.log.append(DeletionRequested(scope=TenantScope(tenant="t1"), requester="r"), Role.CONTROL)
+    owed.follow()
+    (one,) = owed.obligations.open()
+    assert owed.obligations.domains(one) == ["acme", "acme/alice"]
+
+
+def test_an_ack_lists_every_discharged_order_of_its_domain_and_no_other() -> None:
+    owed = Owed()
+    first, second, other = owed.delete("acme"), owed.delete("acme"), owed.delete("beta")
+    for one in owed.obligations.installed():
+        one.discharged = one.number != second
+    assert owed.acked("acme", "beta") == {"acme": [first], "beta": [other]}
+    owed.obligations.installed()[1].discharged = True
+    assert owed.acked("acme") == {"acme": [first, second]}
+
+
+def test_a_held_order_waits_until_the_hold_ends() -> None:
+    owed = Owed()
+    owed.log.append(HoldSet(hold="h", domain="acme", reason="court"), Role.CONTROL)
+    owed.delete("acme")
+    assert owed.obligations.open() == []
+    owed.log.append(HoldReleased(hold="h"), Role.CONTROL)
+    owed.follow()
+    assert len(owed.obligations.open()) == 1
+
+
+def test_a_refusal_is_said_once_and_a_final_one_closes_the_order() -> None:
+    owed = Owed()
+    number = owed.delete("acme")
+    open_ones = owed.obligations.open()
+    (event,) = owed.obligations.refusals(open_ones, "blocks_in_use", "drain it")["acme"]
+    assert event == Refused(request=number, reason="blocks_in_use", cure="drain it")
+    assert owed.obligations.refusals(open_ones, "blocks_in_use", "drain it") == {}
+    assert owed.obligations.open() == open_ones
+    owed.obligations.refusals(open_ones, "no_delete_path", "none")
+    assert owed.obligations.open() == []
+    owed.obligations.new_epoch()
+    assert len(owed.obligations.open()) == 1
+
+
+def test_a_life_born_after_an_order_owes_nothing_for_it() -> None:
+    owed = Owed()
+    old = owed.delete("acme")
+    born_after = owed.registry.next_offset - 1
+    new = owed.delete("acme")
+    owed.obligations.new_life(born_after)
+    assert [one.number for one in owed.obligations.open()] == [new]
+    assert owed.acked("acme") == {"acme": [old]}
+
+
+def test_an_audit_nonce_is_answered_once_in_an_epoch_and_only_after_the_discharge() -> None:
+    owed = Owed()
+    number = owed.delete("acme")
+    nonce = owed.log.append(AuditNonce(request=number, nonce="n1"), Role.AUDITOR)
+    owed.follow()
+    (one,) = owed.obligations.installed()
+    assert owed.obligations.nonces() == []
+    one.discharged = True
+    assert owed.obligations.nonces() == [(nonce, one)]
+    assert owed.acked("acme", nonce=nonce) == {"acme": [number]}
+    owed.obligations.answered(nonce)
+    assert owed.obligations.nonces() == []
+    owed.obligations.new_epoch()
+    assert owed.obligations.nonces() == [(nonce, one)]
+
+
+def test_an_invalidation_keeps_its_own_reason() -> None:
+    owed = Owed()
+    body = InvalidationRequested(scope=DomainScope(domain="acme"), requester="r", reason="integrity")
+    owed.log.append(body, Role.CONTROL)
+    owed.follow()
+    (one,) = owed.obligations.open()
+    assert one.reason is InvalidateReason.INTEGRITY
+    assert owed.obligations.newest_covering("acme") == one.number
+    assert owed.obligations.newest_covering("beta") == -1
