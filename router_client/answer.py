@@ -121,8 +121,8 @@ def _too_many(view: LocalView, blocks: int) -> Problem:
 
 
 def _choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: list[Standing]) -> bool:
-    """Gives every standing its matching profiles; false if nobody knows the profile. A stream that is
-    excluded may be the one that knows it."""
+    """Gives every standing its matching profiles; false if nobody has declared the profile, also earlier, and
+    no worker is registered under that model."""
     by_id = len(query.profile) == PROFILE_ID_LENGTH and query.adapter is None
     known = False
     for standing in eligible:
@@ -146,15 +146,12 @@ def _choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: 
         standing.matching = matching
     if known:
         return True
+    seen = view.profiles_seen.get(query.domain, {})
+    if query.profile in seen or (query.profile, query.adapter) in seen.values():
+        return True
     registered = view.registry.registrations
     models = {registered[key].body.model for key in view.registry.current.values()}
-    if query.profile in models and query.adapter is None:
-        return True
-    return any(
-        query.profile in (declared.id, declared.content.model)
-        for stream in view.streams.values()
-        for declared in stream.profiles(keys)
-    )
+    return query.profile in models and query.adapter is None
 
 
 def _refusal(

@@ -97,7 +97,8 @@ class PrefixIndex:
         resident, rooted, parent_of = self._resident, self._rooted, self._parent
         children = self._children
         late: list[bytes] = []
-        for block, parent in zip(ids, parents, strict=True):
+        last = len(ids) - 1
+        for at, (block, parent) in enumerate(zip(ids, parents, strict=True)):
             mask = resident.get(block)
             if mask is None:
                 resident[block] = self._one(bits)
@@ -114,7 +115,9 @@ class PrefixIndex:
                 had = rooted.get(block, 0)
                 if had & root != root:
                     rooted[block] = self._one(had | root)
-                    if block in children:
+                    kids = children.get(block)
+                    # The only continuation is most often the very next block of the run.
+                    if kids is not None and not (at < last and kids == ids[at + 1]):
                         late.extend(self._kids(block))
         if late:
             self._settle(bits, late)

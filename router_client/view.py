@@ -31,6 +31,8 @@ from router_client.index import PrefixIndex
 from router_client.stream_view import StreamView
 
 MILLISECOND_NS = 1_000_000
+MAX_PROFILES_SEEN = 10_000
+"""Profiles remembered in one domain after their streams have gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class LocalView:
     positions: dict[int, int] = field(default_factory=dict)
     quotas: dict[tuple[str, Tier, Unit], QuotaState] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
+    profiles_seen: dict[str, dict[str, tuple[str | None, str | None]]] = field(default_factory=dict)
+    """By domain, the profiles that any stream ever declared here: id -> (model, adapter)."""
     caught_up: bool = False
     copies: int = 0
     transit_ms: float = 0.0
@@ -123,6 +127,7 @@ class LocalView:
             self.streams[state.key] = view
             if self._indexable(view):
                 view.restore()
+            self._remember_profiles(view)
             self.copies += view.copy_count
         self.positions.update(positions)
         self._version += 1
@@ -275,10 +280,22 @@ class LocalView:
         if not indexable:
             view.unindex()
             view.copy_count = view.state.copy_count()
+        if changes.profiles:
+            self._remember_profiles(view)
         self.copies += view.copy_count - before
         if self.copies > self.limits.max_copies:
             self._shed(view)
         self._settle(view, now_ns)
+
+    def _remember_profiles(self, view: StreamView) -> None:
+        """So that a fleet that restarts is told apart from a profile that nobody ever had."""
+        state = view.state
+        aliases = self.keyring.aliases(state.key.worker, state.key.rank, state.epoch_no)
+        for (alias, _), declared in state.profiles.items():
+            domain = aliases.get(alias)
+            seen = self.profiles_seen.setdefault(domain, {}) if domain is not None else {}
+            if len(seen) < MAX_PROFILES_SEEN:
+                seen[declared.id] = (declared.content.model, declared.content.adapter)
 
     def _shed(self, view: StreamView) -> None:
         """Forgets a stream's copies. What is folded of it later starts in a gap."""
