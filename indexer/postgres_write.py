@@ -207,16 +207,21 @@ class _Columns:
         return bool(self.columns[0])
 
 
+def _block(item: tuple[bytes, object]) -> bytes:
+    return item[0]
+
+
 async def _copies(connection: Any, delta: Delta, names: dict[StreamKey, Names]) -> None:
     ended, taken, spans = _Columns(6), _Columns(3), _Columns(8)
     put: list[list[Any]] = [[] for _ in range(6)]
     begun: dict[tuple[int, int, bytes], tuple[EndedCopy, int]] = {}
-    for key, stream in delta.streams.items():
+    for key, stream in sorted(delta.streams.items(), key=lambda item: names[item[0]].stream_id):
         mine = names[key]
         ids = mine.attributes
         for (holder, group), copies in stream.copies.items():
             holder_id = mine.holders[holder]
-            for block, end in copies.ended.items():
+            # In key order: neighbours in the index are written together.
+            for block, end in sorted(copies.ended.items(), key=_block):
                 if end.put is None:
                     ended.add(holder_id, group, block, end.to, end.reason, end.request)
                 else:
@@ -224,13 +229,13 @@ async def _copies(connection: Any, delta: Delta, names: dict[StreamKey, Names]) 
                     begun[holder_id, group, block] = (end, ids[end.put.attributes])
             for block, copy, to, reason, request in copies.passing:
                 spans.add(holder_id, group, block, ids[copy.attributes], copy.since, to, reason, request)
-            live = copies.live
+            live = sorted(copies.live.items(), key=_block)
             put[0].extend([holder_id] * len(live))
             put[1].extend([group] * len(live))
-            put[2].extend(live)
-            put[3].extend([copy.parent for copy in live.values()])
-            put[4].extend([ids[copy.attributes] for copy in live.values()])
-            put[5].extend([copy.since for copy in live.values()])
+            put[2].extend([block for block, _ in live])
+            put[3].extend([copy.parent for _, copy in live])
+            put[4].extend([ids[copy.attributes] for _, copy in live])
+            put[5].extend([copy.since for _, copy in live])
     if ended:
         await connection.execute(copy_sql.END, *ended.columns)
     if taken:

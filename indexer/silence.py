@@ -54,7 +54,9 @@ class SilenceWatch:
             last_s = self._heard_s.get(stream, float("-inf"))
             if last_s >= before or not self._hears_neighbours(stream.worker, now_s):
                 continue
-            self._silence_s[stream] = self._silence_s.get(stream, 0.0) + now_s - before
+            # A watcher that slept through its ticks has not listened all that time.
+            counted_s = min(now_s - before, self.limits.hears_within_s)
+            self._silence_s[stream] = self._silence_s.get(stream, 0.0) + counted_s
 
     def _hears_neighbours(self, worker: str, now_s: float) -> bool:
         """A worker that was never heard has no partition yet: then every partition that ever had a pulse

@@ -14,6 +14,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     Boolean,
+    Column,
     DateTime,
     ForeignKey,
     Identity,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     MetaData,
     Numeric,
     SmallInteger,
+    Table,
     Text,
     UniqueConstraint,
     func,
@@ -212,25 +214,23 @@ class Copy(Base):
     since_offset: Mapped[int]
 
 
-class CopySpan(Base):
-    """A copy that ended: from and to position, and why."""
-
-    __tablename__ = "copy_span"
-    __table_args__ = (
-        Index("ix_copy_span_holder_id_to_offset", "holder_id", "to_offset"),
-        Index("ix_copy_span_ended_at", "ended_at", postgresql_using="brin"),
-    )
-
-    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
-    holder_id: Mapped[int]
-    group_index: Mapped[int] = mapped_column(SmallInteger)
-    block: Mapped[bytes]
-    attribute_id: Mapped[int]
-    from_offset: Mapped[int]
-    to_offset: Mapped[int]
-    reason: Mapped[str]
-    request: Mapped[int | None]
-    ended_at: Mapped[datetime] = mapped_column(server_default=func.now())
+# A copy that ended: from and to position, and why. No primary key: nothing names a span, a record may end one
+# block twice, and every index costs ingest.
+copy_span = Table(
+    "copy_span",
+    Base.metadata,
+    Column("holder_id", BigInteger, nullable=False),
+    Column("group_index", SmallInteger, nullable=False),
+    Column("block", LargeBinary, nullable=False),
+    Column("attribute_id", BigInteger, nullable=False),
+    Column("from_offset", BigInteger, nullable=False),
+    Column("to_offset", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("request", BigInteger),
+    Column("ended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_copy_span_holder_id_to_offset", "holder_id", "to_offset"),
+    Index("ix_copy_span_ended_at", "ended_at", postgresql_using="brin"),
+)
 
 
 class TenantUsage(Base):

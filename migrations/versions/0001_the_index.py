@@ -37,7 +37,6 @@ def upgrade() -> None:
     )
     op.create_table(
         "copy_span",
-        sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("holder_id", sa.BigInteger(), nullable=False),
         sa.Column("group_index", sa.SmallInteger(), nullable=False),
         sa.Column("block", sa.LargeBinary(), nullable=False),
@@ -47,7 +46,6 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("request", sa.BigInteger(), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_copy_span")),
     )
     op.create_index("ix_copy_span_ended_at", "copy_span", ["ended_at"], unique=False, postgresql_using="brin")
     op.create_index("ix_copy_span_holder_id_to_offset", "copy_span", ["holder_id", "to_offset"], unique=False)
