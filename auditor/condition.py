@@ -135,7 +135,7 @@ def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> No
     """Every registered holder has acked, and nobody writes who isn't registered."""
     registry, scope = evidence.registry, evidence.request.scope
     found.assumptions.append("membership: self-declared")
-    for stream, offset in evidence.strangers.items():
+    for stream, offset in sorted(evidence.strangers.items()):
         found.add(
             "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
         )

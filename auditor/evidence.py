@@ -189,7 +189,7 @@ class Evidence:
         epoch = self.registry.epochs.get(record.stream)
         if epoch is None:
             if isinstance(record, StreamRecord):
-                self.strangers.setdefault(record.stream, record.offset)
+                self.note_stranger(record.stream, record.offset)
             return
         if record.partition != epoch.body.partition:
             return
@@ -199,6 +199,10 @@ class Evidence:
             case.fold.apply_unreadable(record.seq or 0, record.header_sha256, record.reason)
         else:
             self._apply(case, record)
+
+    def note_stranger(self, stream: StreamKey, offset: int) -> None:
+        """Somebody who isn't registered writes a stream."""
+        self.strangers[stream] = min(offset, self.strangers.get(stream, offset))
 
     def age(self, case: StreamCase, place: Place, copy: HeldCopy) -> Age:
         """How old a held copy is for this request. What lies behind a barrier was computed after it."""

@@ -125,7 +125,7 @@ def _still_held(
 def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: Findings) -> int:
     """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED)."""
     recreated = sum(case.recreated for case in evidence.streams.values())
-    for case in evidence.streams.values():
+    for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
         for late in case.late:
             yes, maybe = _count(evidence, late)
             if late.age is Age.FRESH:

@@ -1,0 +1,181 @@
+"""A bundle: a signed statement, and below it the evidence that lets anybody recompute its verdict.
+
+One file of JSON lines. Line 1 is the DSSE envelope, which names the SHA-256 of all bytes below. Then
+`format`, the alias `key` of each domain in scope, every `control` record (whole; its body withheld; or
+sealed, that is by digests only), and of each stream the header lines with part 0 and the parts in scope.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from auditor.evidence import Evidence
+from auditor.finding import Verdict
+from auditor.proof import make_statement, seal
+from auditor.record import UnreadableRecord, read_record
+from auditor.registry import REGISTRY_KINDS, Ignored
+from events.chain import sha256, split_lines
+from events.codec import decode_control
+from events.errors import DecodeError
+from events.kafka.connection import RawRecord
+from events.model.batch import Header
+from events.model.control import (
+    ControlBody,
+    DeletionRequested,
+    DomainAdmitted,
+    DomainCreated,
+    HoldReleased,
+    HoldSet,
+    LimitSet,
+    PolicySet,
+    SaltBound,
+    TenantScope,
+)
+from events.signing import Signer
+
+FORMAT_VERSION = 1
+
+
+def make_bundle(
+    verdict: Verdict,
+    evidence: Evidence,
+    control: Sequence[RawRecord],
+    events: Iterable[RawRecord],
+    signer: Signer,
+) -> bytes:
+    """The whole file. `control` and `events` are raw records up to the verdict's frontier, `events` in offset
+    order within each partition; everything of other tenants is left out here."""
+    lines = [_line(one) for one in _evidence_lines(evidence, control, events)]
+    body = b"".join(lines)
+    log, request = evidence.registry.log, evidence.request
+    payload = make_statement(verdict, log, request.record_sha256, sha256(body))
+    return seal(payload, signer) + b"\n" + body
+
+
+def _line(document: dict[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _evidence_lines(
+    evidence: Evidence, control: Sequence[RawRecord], events: Iterable[RawRecord]
+) -> Iterator[dict[str, object]]:
+    yield {
+        "t": "format",
+        "version": FORMAT_VERSION,
+        "request": evidence.request.number,
+        "starts": {str(p): offset for p, offset in sorted(evidence.partition_starts.items())},
+    }
+    for domain in sorted(evidence.scope_domains & set(evidence.alias_keys)):
+        yield {"t": "key", "domain": domain, "alias_key": evidence.alias_keys[domain].hex()}
+    ignored = {one.offset: one for one in evidence.registry.ignored}
+    curtain = Curtain(evidence)
+    for record in control:
+        yield curtain.control_line(record, ignored.get(record.offset))
+    for record in events:
+        line = event_line(record, evidence)
+        if line is not None:
+            yield line
+
+
+class Curtain:
+    """Decides what of kv.control a bundle shows; remembers holds to show their release."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._holds: set[str] = set()
+
+    def control_line(self, record: RawRecord, ignored: Ignored | None) -> dict[str, object]:
+        signature = None if record.signature is None else base64.b64encode(record.signature).decode()
+        try:
+            decoded = decode_control(record.value)
+            text = record.value.decode()
+        except (DecodeError, UnicodeDecodeError):
+            return self._sealed(record, ignored)
+        head, _, body = text.partition("\n")
+        line: dict[str, object] = {"t": "control", "o": record.offset, "h": head, "s": signature}
+        if decoded.body.kind in REGISTRY_KINDS or self._concerns(record.offset, decoded.body):
+            return line | {"b": body}
+        principal = decoded.header.key_scope
+        if principal is not None and principal != self._evidence.request.key_scope:
+            return self._sealed(record, ignored)
+        return line
+
+    def _sealed(self, record: RawRecord, ignored: Ignored | None) -> dict[str, object]:
+        head, rest = split_lines(record.value)
+        line: dict[str, object] = {
+            "t": "control",
+            "o": record.offset,
+            "d": [sha256(head).hex(), sha256(rest).hex(), sha256(record.signature or b"").hex()],
+        }
+        if ignored is not None:
+            line["i"] = {"why": ignored.why, "broken": ignored.broken, "unread": ignored.unread}
+        return line
+
+    def _concerns(self, offset: int, body: ControlBody) -> bool:
+        evidence = self._evidence
+        scope, domains = evidence.request.scope, evidence.scope_domains
+        tenant = scope.tenant if isinstance(scope, TenantScope) else None
+        if evidence.everywhere:
+            return True
+        match body:
+            case DeletionRequested():
+                return offset == evidence.request.number
+            case DomainCreated():
+                return body.domain in domains or body.tenant == tenant
+            case DomainAdmitted():
+                return body.tenant == tenant
+            case HoldSet():
+                if body.domain in domains:
+                    self._holds.add(body.hold)
+                return body.domain in domains
+            case HoldReleased():
+                return body.hold in self._holds
+            case SaltBound() | PolicySet():
+                return body.domain in domains
+            case LimitSet():
+                return body.tenant == tenant
+            case _:
+                return False
+
+
+def event_line(record: RawRecord, evidence: Evidence) -> dict[str, object] | None:
+    """What a bundle shows of one record of kv.events; None if it concerns no stream."""
+    where: dict[str, object] = {"p": record.partition, "o": record.offset}
+    read = read_record(record.partition, record.offset, record.value, record.signature, evidence.wanted)
+    if read.stream is None:
+        return None
+    epoch = evidence.registry.epochs.get(read.stream)
+    if isinstance(read, UnreadableRecord):
+        if epoch is None:
+            return None
+        return where | {
+            "t": "unreadable",
+            "stream": list(read.stream),
+            "seq": read.seq,
+            "x": read.header_sha256.hex(),
+            "reason": read.reason,
+        }
+    if epoch is None:
+        return where | {"t": "stranger", "stream": list(read.stream)}
+    if epoch.body.partition != record.partition:
+        return None
+    lines = record.value.split(b"\n")
+    shown = wanted_parts(evidence, read.header)
+    return where | {
+        "t": "event",
+        "h": lines[0].decode(),
+        "s": None if record.signature is None else base64.b64encode(record.signature).decode(),
+        "b": {str(index): lines[index + 1].decode() for index in shown},
+    }
+
+
+def wanted_parts(evidence: Evidence, header: Header) -> list[int]:
+    """Indexes of the parts that a bundle shows of a record: part 0 and those in scope."""
+    aliases = evidence.wanted(header)
+    return [
+        index
+        for index, ref in enumerate(header.parts)
+        if ref.alias is None or aliases is None or ref.alias in aliases
+    ]

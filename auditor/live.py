@@ -1,0 +1,113 @@
+"""One audit of a running log: read, judge, ask with a nonce, read on, until the verdict stands or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from auditor.evidence import Evidence
+from auditor.finding import Verdict
+from auditor.log import AuditedLog, frontier
+from auditor.record import read_record
+from auditor.registry import ControlFold, RequestRead
+from auditor.verdict import judge, wants_nonce
+from events.errors import KvledgerError
+from events.ids import VerdictKind
+from events.kafka.connection import RawRecord
+from events.model.audit import PartitionPosition
+from events.signing import Verify
+from events.topic import DEFAULT_PARTITIONS
+
+AppendNonce = Callable[[int], Awaitable[int]]
+"""Request number -> offset of the signed audit nonce that was written for it."""
+
+
+class UnknownRequestError(KvledgerError):
+    """No obeyed deletion request has this number; the caller looks at `kvledger delete`'s answer."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"there is no deletion request {number} in this log")
+        self.number = number
+
+
+class LiveAudit:
+    """`monotonic_s` only bounds the waiting; no verdict rests on it. `keys`: domain -> alias key."""
+
+    def __init__(
+        self,
+        log: AuditedLog,
+        keys: Mapping[str, bytes],
+        verify: Verify,
+        *,
+        monotonic_s: Callable[[], float],
+        poll_s: float = 0.2,
+    ) -> None:
+        self.log = log
+        self.registry = ControlFold(verify)
+        self.control: list[RawRecord] = []
+        self.frontier: tuple[PartitionPosition, ...] = ()
+        self.evidence: dict[int, Evidence] = {}
+        self.ends: dict[int, int] = {}
+        self._keys = dict(keys)
+        self._verify = verify
+        self._monotonic_s = monotonic_s
+        self._poll_s = poll_s
+
+    async def open(self) -> Mapping[int, RequestRead]:
+        """Connects and reads kv.control; every request by number. Raises LogUnavailableError."""
+        await self.log.start()
+        await self.log.read_control(self._take_control)
+        return self.registry.requests
+
+    async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonce) -> list[Verdict]:
+        """Verdicts on the given requests as of one frontier. Writes at most one nonce for each. Raises
+        UnknownRequestError, LogUnavailableError."""
+        for number in numbers:
+            if number not in self.registry.requests:
+                raise UnknownRequestError(number)
+        deadline_s = self._monotonic_s() + wait_s
+        asked: set[int] = set()
+        while True:
+            await self._round(numbers)
+            verdicts = [judge(self.evidence[number], self.frontier) for number in numbers]
+            due = [n for n in numbers if n not in asked and wants_nonce(self.evidence[n])]
+            for number in due:
+                asked.add(number)
+                await ask(number)
+            waiting = any(verdict.kind is VerdictKind.PENDING for verdict in verdicts)
+            if not due and (not waiting or self._monotonic_s() >= deadline_s):
+                return verdicts
+            await asyncio.sleep(self._poll_s)
+
+    async def _round(self, numbers: Sequence[int]) -> None:
+        """Moves the frontier to the log's end. Domains that appeared in a scope make it start over."""
+        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+        ends = await self.log.events.ends()
+        control_end = await self.log.read_control(self._take_control)
+        stale = any(one.domains() != one.scope_domains for one in self.evidence.values())
+        if stale or not self.evidence:
+            self.log.events.rewind()
+            self.evidence = {n: self._fresh(n, starts) for n in numbers}
+        await self.log.events.read_to(ends, self._take_event)
+        self.ends, self.frontier = ends, frontier(control_end, ends)
+
+    def _fresh(self, number: int, starts: dict[int, int]) -> Evidence:
+        evidence = Evidence(self.registry.requests[number], self.registry, self._keys, self._verify)
+        evidence.partition_starts = starts
+        return evidence
+
+    def _take_control(self, record: RawRecord) -> None:
+        if self.registry.feed(record.offset, record.value, record.signature) != "redelivered":
+            self.control.append(record)
+
+    def _take_event(self, record: RawRecord) -> None:
+        for evidence in self.evidence.values():
+            evidence.feed(
+                read_record(record.partition, record.offset, record.value, record.signature, evidence.wanted)
+            )
+
+    async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
+        """Reads kv.events once more up to the frontier of the last round, for a bundle."""
+        self.log.events.rewind()
+        evidence = self.evidence[number]
+        await self.log.events.read_to(self.ends, lambda record: take(record, evidence))

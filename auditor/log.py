@@ -1,0 +1,176 @@
+"""Reads `kv.control` and `kv.events` as raw bytes, from the log's start to a frontier that moves on request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
+from events.model.audit import PartitionPosition
+from events.topic import AUDIT, CONTROL, EVENTS, MAX_RECORD_BYTES
+
+Take = Callable[[RawRecord], None]
+
+
+@dataclass(slots=True)
+class PartitionReader:
+    """Some partitions of one topic, outside any group; `starts` are the oldest offsets the log still holds."""
+
+    connection: KafkaConnection
+    topic: str
+    timeout_s: float
+    starts: dict[int, int] = field(default_factory=dict)
+    _consumer: Any = None
+
+    async def start(self, partitions: int) -> None:
+        """Raises LogUnavailableError if no broker answers."""
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.connection.bootstrap,
+            client_id="kvledger-auditor",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_uncommitted",
+            fetch_max_wait_ms=50,
+            max_partition_fetch_bytes=8 * MAX_RECORD_BYTES,
+            request_timeout_ms=10_000,
+        )
+        try:
+            await asyncio.wait_for(self._consumer.start(), self.timeout_s)
+            self._consumer.assign([TopicPartition(self.topic, p) for p in range(partitions)])
+            found = await asyncio.wait_for(
+                self._consumer.beginning_offsets(self._partitions()), self.timeout_s
+            )
+        except (KafkaError, TimeoutError, OSError) as error:
+            await self.stop()
+            raise self._unavailable("can't be opened") from error
+        self.starts = {int(tp.partition): int(offset) for tp, offset in found.items()}
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The next `read_to` begins at the log's start again."""
+        for where in self._partitions():
+            self._consumer.seek(where, self.starts[where.partition])
+
+    async def ends(self) -> dict[int, int]:
+        """Offset behind the newest record, by partition. Raises LogUnavailableError."""
+        try:
+            found = await asyncio.wait_for(self._consumer.end_offsets(self._partitions()), self.timeout_s)
+        except (KafkaError, TimeoutError) as error:
+            raise self._unavailable("doesn't say where it ends") from error
+        return {int(tp.partition): int(offset) for tp, offset in found.items()}
+
+    async def read_to(self, ends: dict[int, int], take: Take) -> None:
+        """Gives every record below `ends` to `take`, in order within each partition; records above are left
+        for the next call. Raises LogUnavailableError when the broker doesn't answer or the log was cut
+        while it was read: read it again from its start."""
+        try:
+            while True:
+                open_ = [tp for tp in self._partitions() if await self._at(tp) < ends[tp.partition]]
+                if not open_:
+                    return
+                batches = await asyncio.wait_for(
+                    self._consumer.getmany(*open_, timeout_ms=500, max_records=5_000), self.timeout_s
+                )
+                for where, messages in batches.items():
+                    for message in messages:
+                        if message.offset >= ends[where.partition]:
+                            self._consumer.seek(where, message.offset)
+                            break
+                        take(raw_record(message))
+        except (KafkaError, TimeoutError) as error:
+            raise self._unavailable(f"can't be read on ({type(error).__name__})") from error
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def _at(self, where: Any) -> int:
+        return int(await asyncio.wait_for(self._consumer.position(where), self.timeout_s))
+
+    def _partitions(self) -> list[Any]:
+        return sorted(self._consumer.assignment())
+
+    def _unavailable(self, what: str) -> LogUnavailableError:
+        return LogUnavailableError(f"{self.topic} at {self.connection.bootstrap} {what}")
+
+
+class AuditedLog:
+    """Both topics of one log. A round first asks where kv.events ends and then where kv.control ends, so that
+    no stream's record is ever ahead of the control log that it names."""
+
+    def __init__(self, connection: KafkaConnection, *, timeout_s: float = 20.0) -> None:
+        self.control = PartitionReader(connection, connection.topic(CONTROL), timeout_s)
+        self.events = PartitionReader(connection, connection.topic(EVENTS), timeout_s)
+        self._open = False
+
+    async def start(self) -> None:
+        """Raises LogUnavailableError."""
+        await self.control.start(1)
+
+    async def read_control(self, take: Take) -> int:
+        """Reads kv.control to its end as of now; returns that offset."""
+        ends = await self.control.ends()
+        await self.control.read_to(ends, take)
+        return ends[0]
+
+    async def open_events(self, partitions: int) -> dict[int, int]:
+        """Connects to kv.events once the genesis record told its partitions; returns their starts."""
+        if not self._open:
+            await self.events.start(partitions)
+            self._open = True
+        return dict(self.events.starts)
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self.control.stop()
+        await self.events.stop()
+
+
+def frontier(control_end: int, event_ends: dict[int, int]) -> tuple[PartitionPosition, ...]:
+    """Positions of both topics under their plain names, whatever prefix this broker uses."""
+    return (
+        PartitionPosition(topic=CONTROL.name, partition=0, offset=control_end),
+        *(
+            PartitionPosition(topic=EVENTS.name, partition=partition, offset=offset)
+            for partition, offset in sorted(event_ends.items())
+        ),
+    )
+
+
+async def append_audit(connection: KafkaConnection, key: str, values: list[bytes], timeout_s: float) -> None:
+    """Writes records to `kv.audit`, acknowledged. Raises LogUnavailableError."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=connection.bootstrap,
+        client_id="kvledger-auditor",
+        acks="all",
+        enable_idempotence=True,
+        request_timeout_ms=10_000,
+    )
+    try:
+        await asyncio.wait_for(producer.start(), timeout_s)
+        for value in values:
+            await asyncio.wait_for(
+                producer.send_and_wait(connection.topic(AUDIT), value, key=key.encode(), partition=0),
+                timeout_s,
+            )
+    except (KafkaError, TimeoutError, OSError) as error:
+        raise LogUnavailableError(f"kv.audit at {connection.bootstrap} takes no record") from error
+    finally:
+        await producer.stop()
+
+
+async def read_audit(connection: KafkaConnection, take: Take, timeout_s: float) -> None:
+    """Reads `kv.audit` whole. Raises LogUnavailableError."""
+    reader = PartitionReader(connection, connection.topic(AUDIT), timeout_s)
+    await reader.start(1)
+    try:
+        await reader.read_to(await reader.ends(), take)
+    finally:
+        await reader.stop()

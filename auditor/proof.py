@@ -1,0 +1,128 @@
+"""The signed statement of a verdict: DSSE envelope, in-toto Statement v1, our own predicate.
+
+https://github.com/secure-systems-lab/dsse (protocol 1.0.2), https://in-toto.io/Statement/v1.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Final, Literal
+
+from pydantic import Field, ValidationError
+
+from auditor.finding import Verdict
+from events.codec import dump
+from events.errors import KvledgerError
+from events.model.field import Hex32, Record
+from events.signing import Signer, verify
+
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "urn:kvledger:predicate:deletion-verdict:v1"
+
+CLAIM = (
+    "As of the frontier, no copy in scope that was admitted before the request existed on any registered "
+    "holder, under the assumptions listed; what is not PROVEN is not claimed."
+)
+NOT_CLAIMED = (
+    "physical erasure of memory cells",
+    "honesty of a worker that lies in signed statements",
+    "copies outside the registered holders: encoder caches, draft models, unregistered stores",
+    "bodies withheld from this bundle concern other tenants by the auditor's word",
+)
+
+
+class BundleError(KvledgerError):
+    """A bundle that proves nothing: garbled, cut, edited, foreign, or signed by another key."""
+
+
+class Digest(Record):
+    sha256: Hex32
+
+
+class Subject(Record):
+    name: str
+    digest: Digest
+
+
+class Predicate(Record):
+    """What the auditor claims, and what he doesn't; `verdict` is recomputed by whoever verifies."""
+
+    version: Literal[1] = 1
+    log: str
+    claim: str
+    not_claimed: tuple[str, ...]
+    verdict: Verdict
+
+
+class Statement(Record):
+    type_: Literal["https://in-toto.io/Statement/v1"] = Field(STATEMENT_TYPE, alias="_type")
+    subject: tuple[Subject, Subject]
+    predicateType: Literal["urn:kvledger:predicate:deletion-verdict:v1"] = PREDICATE_TYPE
+    predicate: Predicate
+
+
+class Signature(Record):
+    keyid: str
+    sig: str
+
+
+class Envelope(Record):
+    payloadType: Literal["application/vnd.in-toto+json"] = PAYLOAD_TYPE
+    payload: str
+    signatures: tuple[Signature]
+
+
+def pae(payload: bytes) -> bytes:
+    """DSSE's pre-authentication encoding of an in-toto payload."""
+    return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def make_statement(verdict: Verdict, log: str, request_sha256: bytes, evidence_sha256: bytes) -> bytes:
+    """The payload: the verdict bound to the request's record and to the evidence's bytes."""
+    statement = Statement(
+        _type=STATEMENT_TYPE,
+        subject=(
+            Subject(name=f"{log} request {verdict.request}", digest=Digest(sha256=request_sha256)),
+            Subject(name="evidence", digest=Digest(sha256=evidence_sha256)),
+        ),
+        predicate=Predicate(log=log, claim=CLAIM, not_claimed=NOT_CLAIMED, verdict=verdict),
+    )
+    return statement.model_dump_json(by_alias=True).encode()
+
+
+def seal(payload: bytes, signer: Signer) -> bytes:
+    """The envelope as one line of JSON."""
+    signature = base64.b64encode(signer.sign(pae(payload))).decode()
+    envelope = Envelope(
+        payload=base64.b64encode(payload).decode(), signatures=(Signature(keyid=signer.id, sig=signature),)
+    )
+    return dump(envelope)
+
+
+def unseal(line: bytes) -> tuple[str, bytes, bytes]:
+    """(key id, payload, signature) of an envelope, nothing checked. Raises BundleError."""
+    try:
+        envelope = Envelope.model_validate_json(line)
+        payload = base64.b64decode(envelope.payload, validate=True)
+        signature = base64.b64decode(envelope.signatures[0].sig, validate=True)
+    except (ValidationError, binascii.Error, ValueError) as error:
+        raise BundleError("the first line is no DSSE envelope") from error
+    return envelope.signatures[0].keyid, payload, signature
+
+
+def open_statement(payload: bytes, signature: bytes, public_key: bytes) -> Statement:
+    """The statement under a checked signature. Raises BundleError."""
+    if not verify(public_key, signature, pae(payload)):
+        raise BundleError("the envelope is not signed by this key")
+    try:
+        return Statement.model_validate_json(payload)
+    except ValidationError as error:
+        raise BundleError("the statement is not a deletion verdict of version 1") from error
+
+
+def pretty(payload: bytes) -> str:
+    """The statement for people."""
+    return json.dumps(json.loads(payload), indent=1)

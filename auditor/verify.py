@@ -1,0 +1,178 @@
+"""Verifies a bundle offline, from the file and one public key, and recomputes its verdict. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from auditor.evidence import Evidence
+from auditor.finding import Verdict
+from auditor.proof import BundleError, Statement, open_statement, unseal
+from auditor.record import UnreadableRecord, WithheldPartError, assemble
+from auditor.registry import REGISTRY_KINDS, ControlFold, Ignored
+from auditor.verdict import judge
+from events.chain import sha256
+from events.errors import KvledgerError
+from events.ids import KeyId, Role, StreamKey
+from events.model.audit import PartitionPosition
+from events.model.control import ControlHeader
+from events.signing import key_id, verify
+from events.topic import CONTROL, EVENTS
+
+_GARBLED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A bundle that holds. `signer` is the auditor's key id; `anchor` whose key vouched for it."""
+
+    verdict: Verdict
+    signer: str
+    anchor: str
+    payload: bytes
+
+
+def verify_bundle(raw: bytes, trusted_key: bytes) -> Verified:
+    """Checks envelope, hashes, chains and signatures, and that the evidence gives the very verdict stated.
+
+    `trusted_key` is the operator's or the auditor's public key. Raises BundleError, and nothing else, for
+    whatever isn't such a bundle.
+    """
+    first, newline, body = raw.partition(b"\n")
+    if not newline:
+        raise BundleError("the file holds no evidence")
+    signer, payload, signature = unseal(first)
+    try:
+        return _verify(body, signer, payload, signature, trusted_key)
+    except BundleError:
+        raise
+    except WithheldPartError as error:
+        raise BundleError(f"left out: {error}") from error
+    except (*_GARBLED, KvledgerError) as error:
+        raise BundleError(f"the evidence is garbled ({type(error).__name__})") from error
+
+
+def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_key: bytes) -> Verified:
+    lines = [json.loads(line) for line in body.split(b"\n") if line]
+    registry = _control([line for line in lines if line["t"] == "control"])
+    auditor_key, anchor = _auditor_key(registry, KeyId(signer), trusted_key)
+    if key_id(auditor_key) != signer:
+        raise BundleError("the envelope names another key")
+    statement = open_statement(payload, signature, auditor_key)
+    if statement.subject[1].digest.sha256 != sha256(body):
+        raise BundleError("the evidence is not the one that was signed")
+    stated = statement.predicate.verdict
+    _check_frame(registry, statement, lines)
+    evidence = _evidence(registry, stated, lines)
+    found = judge(evidence, stated.frontier)
+    if found != stated:
+        raise BundleError(
+            f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
+        )
+    return Verified(found, signer, anchor, payload)
+
+
+def _control(lines: list[dict[str, Any]]) -> ControlFold:
+    registry = ControlFold(verify)
+    last = -1
+    for line in lines:
+        offset = int(line["o"])
+        if offset <= last:
+            raise BundleError("the control records are out of order")
+        last = offset
+        if "d" in line:
+            first, second, third = (bytes.fromhex(digest) for digest in line["d"])
+            note = line.get("i")
+            ignored = None
+            if note is not None:
+                ignored = Ignored(offset, str(note["why"]), bool(note["broken"]), bool(note["unread"]))
+            registry.feed_sealed(offset, (first, second, third), ignored)
+            continue
+        head = str(line["h"]).encode()
+        signature = _bytes(line["s"])
+        if "b" in line:
+            registry.feed(offset, head + b"\n" + str(line["b"]).encode(), signature)
+            continue
+        header = ControlHeader.model_validate_json(head)
+        if header.kind in REGISTRY_KINDS:
+            raise BundleError(f"the body of a {header.kind} record is withheld")
+        registry.feed_withheld(offset, header, head, signature)
+    return registry
+
+
+def _auditor_key(registry: ControlFold, signer: KeyId, trusted_key: bytes) -> tuple[bytes, str]:
+    """The auditor's public key as the trusted key vouches for it, and whose key that is."""
+    if trusted_key == registry.operator_key:
+        grant = registry.grants.get(signer)
+        if grant is None or Role.AUDITOR not in grant.roles or grant.revoked_at is not None:
+            raise BundleError("the operator granted the signer no auditor's role")
+        return grant.public_key, "operator"
+    if key_id(trusted_key) != signer:
+        raise BundleError("the bundle belongs to another log or was signed by another key")
+    grant = registry.grants.get(signer)
+    if registry.log and (grant is None or Role.AUDITOR not in grant.roles):
+        raise BundleError("this key has no auditor's role in the bundle's log")
+    return trusted_key, "auditor"
+
+
+def _check_frame(registry: ControlFold, statement: Statement, lines: list[dict[str, Any]]) -> None:
+    """That statement and evidence speak of one log, one request and one frontier."""
+    stated = statement.predicate.verdict
+    request = registry.requests.get(stated.request)
+    if request is None or request.record_sha256 != statement.subject[0].digest.sha256:
+        raise BundleError(f"the evidence holds no request {stated.request} as stated")
+    if registry.log != statement.predicate.log or registry.hash.hex() != stated.control_hash:
+        raise BundleError("the evidence is of another control log than the statement")
+    ends = {(one.topic, one.partition): one.offset for one in stated.frontier}
+    if ends.get((CONTROL.name, 0)) != registry.next_offset:
+        raise BundleError("the control records don't reach the frontier")
+    for line in lines:
+        if line["t"] in ("event", "unreadable", "stranger"):
+            where = PartitionPosition(topic=EVENTS.name, partition=line["p"], offset=line["o"])
+            if where.offset >= ends.get((where.topic, where.partition), 0):
+                raise BundleError("a record lies behind the frontier")
+
+
+def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]]) -> Evidence:
+    keys = {str(x["domain"]): bytes.fromhex(x["alias_key"]) for x in lines if x["t"] == "key"}
+    evidence = Evidence(registry.requests[stated.request], registry, keys, verify)
+    form = lines[0]
+    if form["t"] != "format" or form["version"] != 1 or form["request"] != stated.request:
+        raise BundleError("the evidence has an unknown format")
+    evidence.partition_starts = {int(p): int(offset) for p, offset in form["starts"].items()}
+    last: dict[int, int] = {}
+    for line in lines:
+        kind = line["t"]
+        if kind in ("format", "key", "control"):
+            continue
+        partition, offset = int(line["p"]), int(line["o"])
+        if offset <= last.get(partition, -1):
+            raise BundleError("the event records are out of order")
+        last[partition] = offset
+        if kind == "event":
+            bodies = {int(index): str(body).encode() for index, body in line["b"].items()}
+            head = str(line["h"]).encode()
+            evidence.feed(
+                assemble(partition, offset, head, _bytes(line["s"]), bodies, evidence.wanted, whole=False)
+            )
+        elif kind == "unreadable":
+            stream, digest = _stream(line["stream"]), bytes.fromhex(line["x"])
+            evidence.feed(
+                UnreadableRecord(partition, offset, stream, int(line["seq"]), digest, str(line["reason"]))
+            )
+        elif kind == "stranger":
+            evidence.note_stranger(_stream(line["stream"]), offset)
+        else:
+            raise BundleError("the evidence holds a line of an unknown kind")
+    return evidence
+
+
+def _stream(value: list[Any]) -> StreamKey:
+    worker, rank, epoch = value
+    return StreamKey(str(worker), int(rank), str(epoch))
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value, validate=True)

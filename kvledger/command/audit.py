@@ -1,0 +1,376 @@
+"""`kvledger audit run|show|verify`: replay the log, judge deletion requests, prove the verdict to others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode
+from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from auditor.finding import Verdict
+    from auditor.live import LiveAudit
+    from auditor.registry import ControlFold
+    from events.model.audit import VerdictGiven
+
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+PRECEDENCE = ("REFUTED", "PENDING", "UNPROVABLE", "PROVEN")
+EXIT_CODES = {
+    "PROVEN": ExitCode.OK,
+    "REFUTED": ExitCode.REFUTED,
+    "UNPROVABLE": ExitCode.UNPROVABLE,
+    "PENDING": ExitCode.PENDING,
+}
+AUDIT_TIMEOUT_S = 20.0
+SHOWN_REASONS = 12
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group."""
+    group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
+    group.command("run")(run)
+    group.command("show")(show)
+    group.command("verify")(verify)
+    app.add_typer(group, name="audit")
+
+
+def run(
+    request: Annotated[
+        int | None, typer.Option(min=0, help="number of one request; default: the newest")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="every deletion request of the log")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait for acks and answers")] = 10.0,
+    bundle: Annotated[Path | None, typer.Option(help="write a bundle that others can verify offline")] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay the log from Kafka with the auditor's own fold and judge deletion requests.
+
+    When every holder has acked, asks once more with a nonce and waits for the answers. The verdict, with
+    reasons and what cures them, is signed and written to kv.audit. Exit code 0 PROVEN, 1 REFUTED,
+    2 UNPROVABLE, 3 PENDING; with --all that of the worst.
+
+    Example: kvledger audit run --request 12 --wait 30 --bundle proof.jsonl
+    """
+    if every and (request is not None or bundle is not None):
+        raise _usage("--all goes with neither --request nor --bundle")
+    settings = load_settings()
+    numbers = None if every else ([] if request is None else [request])
+    verdicts = asyncio.run(audit_requests(settings, numbers, wait_s=wait, bundle=bundle))
+    if as_json:
+        documents = [verdict.model_dump(mode="json") for verdict in verdicts]
+        typer.echo(json.dumps({"verdicts": documents} if every else documents[0]))
+    else:
+        for verdict in verdicts:
+            _print(verdict)
+    kinds = {verdict.kind.value for verdict in verdicts}
+    worst = next((kind for kind in PRECEDENCE if kind in kinds), "PROVEN")
+    if EXIT_CODES[worst]:
+        raise typer.Exit(EXIT_CODES[worst])
+
+
+def show(
+    request: Annotated[int, typer.Argument(min=0, help="number of the request")],
+    as_json: Json = False,
+) -> None:
+    """Show the newest verdict on a request that kv.audit holds, with its reasons and cures.
+
+    Exit code as of `audit run`; 3 as well when nobody has judged the request yet.
+
+    Example: kvledger audit show 12
+    """
+    given = asyncio.run(_newest(load_settings(), request))
+    if given is None:
+        raise CommandError(
+            f"nobody has judged request {request}",
+            advice=f"kvledger audit run --request {request}",
+            exit_code=ExitCode.PENDING,
+        )
+    if as_json:
+        typer.echo(given.model_dump_json())
+    else:
+        typer.echo(f"request {given.request}: {given.verdict.value}")
+        for reason in given.reasons[:SHOWN_REASONS]:
+            typer.echo(f"  {reason.condition} {reason.reason.value}: {reason.subject}: {reason.detail}")
+            typer.echo(f"     cure: {reason.cure}")
+        typer.echo("as of " + ", ".join(f"{at.topic}/{at.partition}@{at.offset}" for at in given.frontier))
+        if given.bundle_sha256 is not None:
+            typer.echo(f"bundle {given.bundle_sha256.hex()}")
+    if EXIT_CODES[given.verdict.value]:
+        raise typer.Exit(EXIT_CODES[given.verdict.value])
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="a file that `audit run --bundle` wrote")],
+    key: Annotated[
+        str, typer.Option(help="the operator's or auditor's public key: 64 hex characters or a file")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Verify a bundle offline, from the file and one public key, and recompute its verdict.
+
+    Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 if the bundle proves nothing: garbled, cut,
+    edited, or of another log or key.
+
+    Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
+    """
+    from auditor.proof import BundleError
+    from auditor.verify import verify_bundle
+
+    public_key = _public_key(key)
+    try:
+        raw = bundle.read_bytes()
+    except OSError as error:
+        raise CommandError(f"{bundle} can't be read", exit_code=ExitCode.BUNDLE_INVALID) from error
+    try:
+        verified = verify_bundle(raw, public_key)
+    except BundleError as error:
+        raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
+    if as_json:
+        typer.echo(
+            json.dumps({"signer": verified.signer, "anchor": verified.anchor, **_document(verified.verdict)})
+        )
+    else:
+        typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
+        _print(verified.verdict)
+    if EXIT_CODES[verified.verdict.kind.value]:
+        raise typer.Exit(EXIT_CODES[verified.verdict.kind.value])
+
+
+async def audit_requests(
+    settings: Settings, numbers: list[int] | None, *, wait_s: float, bundle: Path | None = None
+) -> list[Verdict]:
+    """Judges requests (None: all; empty: the newest) and writes verdicts and a checkpoint to kv.audit.
+
+    Raises CommandError if the log is away, has no such request or a key is missing.
+    """
+    from auditor.live import UnknownRequestError
+    from kvledger.control import or_unavailable
+
+    async def work() -> list[Verdict]:
+        try:
+            return await _audit(settings, numbers, wait_s, bundle)
+        except UnknownRequestError as error:
+            raise _usage(str(error)) from error
+
+    return await or_unavailable(work)
+
+
+async def _audit(
+    settings: Settings, numbers: list[int] | None, wait_s: float, bundle: Path | None
+) -> list[Verdict]:
+    from auditor.live import LiveAudit
+    from auditor.log import AuditedLog
+    from events.ids import Role
+    from events.model.control import AuditNonce
+    from events.signing import verify as holds
+    from kvledger.control import connection, control_writer
+    from kvledger.keyfile import load_ring
+
+    keys = {domain: known.alias_key for domain, known in load_ring(settings.home).items()}
+    log = AuditedLog(connection(settings), timeout_s=AUDIT_TIMEOUT_S)
+    audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic)
+    try:
+        requests = await audit.open()
+        if numbers is None:
+            numbers = sorted(requests)
+        elif not numbers:
+            numbers = sorted(requests)[-1:]
+        if not numbers:
+            raise CommandError(
+                "the log holds no deletion request", advice="kvledger delete --help", exit_code=ExitCode.USAGE
+            )
+        async with control_writer(settings, audit.registry.log, Role.AUDITOR) as writer:
+
+            async def ask(number: int) -> int:
+                done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
+                return done.offset
+
+            verdicts = await audit.run(numbers, wait_s, ask)
+        sha256s = {}
+        if bundle is not None:
+            sha256s[numbers[0]] = await _write_bundle(settings, audit, verdicts[0], bundle)
+        await _publish(settings, audit, verdicts, sha256s)
+        return verdicts
+    finally:
+        await log.stop()
+
+
+async def _write_bundle(settings: Settings, audit: LiveAudit, verdict: Verdict, path: Path) -> bytes:
+    """Writes the bundle and checks it the way others will; its SHA-256."""
+    from auditor.bundle import make_bundle
+    from auditor.proof import BundleError
+    from auditor.verify import verify_bundle
+    from events.chain import sha256
+    from events.ids import Role
+    from events.kafka.connection import RawRecord
+    from kvledger.keyfile import load_signer
+
+    signer = load_signer(settings.home, Role.AUDITOR)
+    records: list[RawRecord] = []
+    await audit.reread(verdict.request, lambda record, _: records.append(record))
+    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer)
+    try:
+        verify_bundle(raw, signer.public_key)
+    except BundleError as error:
+        raise CommandError(
+            f"the bundle would not verify: {error}", exit_code=ExitCode.BUNDLE_INVALID
+        ) from error
+    try:
+        await asyncio.to_thread(path.write_bytes, raw)
+    except OSError as error:
+        raise _usage(f"{path} can't be written") from error
+    typer.echo(f"bundle written; verify it with `kvledger audit verify {path} --key KEY`,", err=True)
+    typer.echo(f"  KEY {audit.registry.operator_key.hex()} (operator)", err=True)
+    typer.echo(f"   or {signer.public_key.hex()} (auditor)", err=True)
+    return sha256(raw)
+
+
+async def _publish(
+    settings: Settings, audit: LiveAudit, verdicts: Sequence[Verdict], sha256s: dict[int, bytes]
+) -> None:
+    """Signs the verdicts and a checkpoint and appends them to kv.audit."""
+    from auditor.log import append_audit
+    from events.codec import dump
+    from events.ids import Role
+    from events.model.audit import AuditRecord, Checkpoint, ReasonGiven, VerdictGiven
+    from kvledger.control import connection, wall_ms
+    from kvledger.keyfile import load_signer
+
+    signer, log = load_signer(settings.home, Role.AUDITOR), audit.registry.log
+    statements: list[VerdictGiven | Checkpoint] = [
+        VerdictGiven(
+            log=log,
+            request=verdict.request,
+            verdict=verdict.kind,
+            reasons=tuple(
+                ReasonGiven(
+                    reason=reason.reason,
+                    condition=reason.condition,
+                    subject=reason.subject[:2_000],
+                    detail=reason.detail[:2_000],
+                    cure=reason.cure[:2_000],
+                )
+                for reason in verdict.reasons
+            ),
+            frontier=verdict.frontier,
+            bundle_sha256=sha256s.get(verdict.request),
+            given_ms=wall_ms(),
+        )
+        for verdict in verdicts
+    ]
+    statements.append(Checkpoint(log=log, positions=audit.frontier, control_hash=audit.registry.hash))
+    values = []
+    for statement in statements:
+        raw = dump(statement)
+        values.append(dump(AuditRecord(signer=signer.id, signature=signer.sign(raw), statement=raw)))
+    await append_audit(connection(settings), log, values, AUDIT_TIMEOUT_S)
+
+
+async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
+    from auditor.log import PartitionReader, read_audit
+    from auditor.registry import ControlFold
+    from events.kafka.connection import RawRecord
+    from events.signing import verify as holds
+    from events.topic import CONTROL
+    from kvledger.control import connection, or_unavailable
+
+    async def work() -> VerdictGiven | None:
+        at = connection(settings)
+        registry = ControlFold(holds)
+        reader = PartitionReader(at, at.topic(CONTROL), AUDIT_TIMEOUT_S)
+        await reader.start(1)
+        try:
+            await reader.read_to(
+                await reader.ends(), lambda one: _ignore(registry.feed(one.offset, one.value, one.signature))
+            )
+        finally:
+            await reader.stop()
+        found: list[VerdictGiven] = []
+
+        def take(record: RawRecord) -> None:
+            given = _verdict_in(record.value, registry)
+            if given is not None and given.request == request:
+                found.append(given)
+
+        await read_audit(at, take, AUDIT_TIMEOUT_S)
+        return found[-1] if found else None
+
+    return await or_unavailable(work)
+
+
+def _ignore(_: str) -> None:
+    """What the registry ignored doesn't matter to somebody who only wants to see a verdict."""
+
+
+def _verdict_in(value: bytes, registry: ControlFold) -> VerdictGiven | None:
+    """The verdict of one record of kv.audit, if an auditor of this log signed it."""
+    from pydantic import ValidationError
+
+    from events.codec import decode_audit
+    from events.errors import DecodeError
+    from events.ids import KeyId, Role
+    from events.model.audit import VerdictGiven
+
+    try:
+        record = decode_audit(value)
+        given = VerdictGiven.model_validate_json(record.statement)
+    except (DecodeError, ValidationError):
+        return None
+    grant = registry.grants.get(KeyId(record.signer))
+    if grant is None or Role.AUDITOR not in grant.roles or given.log != registry.log:
+        return None
+    return given if registry.verify(grant.public_key, record.signature, record.statement) else None
+
+
+def _document(verdict: Verdict) -> dict[str, object]:
+    return dict(verdict.model_dump(mode="json"))
+
+
+def _print(verdict: Verdict) -> None:
+    typer.echo(f"request {verdict.request} ({verdict.scope.type}): {verdict.kind.value}")
+    standing = " ".join(f"{name}:{value}" for name, value in verdict.conditions.items())
+    typer.echo(f"  conditions  {standing}")
+    for one in verdict.counterexamples:
+        typer.echo(f"  ! {one.what}")
+        typer.echo(
+            f"    {one.worker}/{one.rank}/{one.epoch} record {one.seq} (kv.events/{one.partition}@{one.offset})"
+        )
+    for reason in verdict.reasons[:SHOWN_REASONS]:
+        waits = ", waiting" if reason.waits else ""
+        typer.echo(f"  {reason.condition} {reason.reason.value}{waits}: {reason.subject}: {reason.detail}")
+        typer.echo(f"     cure: {reason.cure}")
+    if len(verdict.reasons) > SHOWN_REASONS:
+        typer.echo(f"  … and {len(verdict.reasons) - SHOWN_REASONS} more reasons (--json shows all)")
+    for holder in verdict.holders:
+        where = f"{holder.worker}/{holder.rank}/{holder.holder}"
+        ack = f" (record {holder.ack_seq})" if holder.discharge == "ack" else ""
+        typer.echo(f"  holder {where}: {holder.discharge}{ack}")
+    typer.echo(f"  removed {verdict.removed}, recreated {verdict.recreated}")
+    for assumption in verdict.assumptions:
+        typer.echo(f"  assumes {assumption}")
+
+
+def _public_key(text: str) -> bytes:
+    """A public key given as hex or as a file that holds it in hex."""
+    path = Path(text)
+    try:
+        content = path.read_text() if len(text) < 4_096 and path.is_file() else text
+        raw = bytes.fromhex(content.strip())
+    except (OSError, ValueError) as error:
+        raise _usage("--key takes 64 hexadecimal characters, or a file that holds them") from error
+    if len(raw) != 32:
+        raise _usage("--key takes a public key of 32 bytes in hexadecimal")
+    return raw
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, advice="kvledger audit --help", exit_code=ExitCode.USAGE)
