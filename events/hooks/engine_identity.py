@@ -21,6 +21,8 @@ BoundSalts = Callable[[], Mapping[bytes, str]]
 """Gateways' own salts: HMAC under a domain's salt key -> that domain (`events.fold.registry_state`)."""
 
 _SALTS_REMEMBERED = 4_096
+_MAX_ADAPTER_CHARS = 200
+_MAX_OFFSET = 1 << 31
 
 
 @dataclass(slots=True, eq=False)
@@ -93,9 +95,9 @@ class DomainBook:
         return self._chains.values()
 
     def chain_of(self, salt: str | None, adapter: str | None, block_tokens: int) -> Chain | None:
-        """The chain of a prompt that begins here; None if its salt is nobody's."""
+        """The chain of a prompt that begins here; None if its salt is nobody's (or its adapter's name absurd)."""
         domain = self._config.default_domain if salt is None else self._domain_of(salt)
-        if domain is None:
+        if domain is None or (adapter is not None and len(adapter) > _MAX_ADAPTER_CHARS):
             return None
         chain = self._chains.get((domain, adapter, block_tokens))
         return chain or self._new_chain(domain, adapter, block_tokens)
@@ -179,9 +181,9 @@ class HashMap:
         self._released.clear()
         self._extra_keys_seen = False
 
-    def find(self, block_tokens: int, name: EngineHash) -> Node | None:
-        nodes = self._sizes.get(block_tokens)
-        return None if nodes is None else nodes.get(name)
+    def of_size(self, block_tokens: int) -> dict[EngineHash, Node]:
+        """The nodes of one block size; only to be read."""
+        return self._sizes.setdefault(block_tokens, {})
 
     def find_all(self, name: EngineHash) -> list[tuple[int, Node]]:
         """Its nodes under every block size."""
@@ -282,7 +284,7 @@ def _extras(keys: tuple[ExtraKeys, ...] | None) -> tuple[list[bytes] | None, boo
     for index, key in enumerate(keys):
         if key is NO_EXTRA_KEYS:
             continue
-        if key.unrecognised:
+        if key.unrecognised or any(abs(offset) > _MAX_OFFSET for _, offset in key.mm):
             return None, False
         if key.mm or key.prompt_embeds is not None:
             if extras is None:

@@ -264,19 +264,21 @@ class EngineStream:
             self.removed_unknown += len(event.hashes)
             return
         reason = EvictReason.CAPACITY if tier is Tier.GPU else EvictReason.UNKNOWN
-        find = self._hashes.find
+        nodes, copies, nameless = self._hashes.of_size(table.size), table.copies, table.nameless
         for name in event.hashes:
-            node = find(table.size, name)
-            copy = None if node is None else table.find(node)
+            node = nodes.get(name)
+            if node is None:
+                self.removed_unknown += 1
+                continue
+            copy = copies.get(node.block) or nameless.get(name)
             if copy is None:
                 self.removed_unknown += 1
                 continue
-            gone = table.remove_one(copy)
-            known = copy.node
-            if gone:
-                table.end(copy, self._hashes)
-            if known.chain is not None:
-                draft.evicted(known.chain.domain, table.holder.name, table.index, known.block, reason, gone)
+            gone = table.remove_one(copy, self._hashes)
+            chain = copy.node.chain
+            if chain is not None:
+                block = copy.node.block
+                draft.evicted(chain.domain, table.holder.name, table.index, block, reason, gone)
 
     def _remove_all(self, table: Table, node: Node, gone: dict[tuple[str, str, int], list[bytes]]) -> None:
         copy = table.find(node)

@@ -159,13 +159,14 @@ class Table:
         capacity, certain = self.holder.capacity, self.holder.certain
         return bound if capacity is None or certain > capacity else min(bound, capacity - certain + 1)
 
-    def remove_one(self, copy: Copy) -> bool:
-        """One physical block less; True if the copy is gone for certain (then call `end`)."""
-        if copy.certain:
-            copy.certain = False
-            self.holder.certain -= 1
+    def remove_one(self, copy: Copy, hashes: HashMap) -> bool:
+        """One physical block less; True if that was the last for certain, and the copy is out."""
         copy.bound -= 1
-        return copy.bound <= 0
+        if copy.bound > 0:
+            self.doubt(copy)
+            return False
+        self.end(copy, hashes)
+        return True
 
     def doubt(self, copy: Copy) -> None:
         if copy.certain:
@@ -184,6 +185,9 @@ class Table:
         else:
             del self.nameless[node.hash]
             self._count_nameless(node, -1)
+        if copy.twins is None:
+            hashes.release(node, self.size)
+            return
         for one in copy.nodes():
             hashes.release(one, self.size)
 
@@ -208,6 +212,8 @@ class Table:
 
     def clear(self, hashes: HashMap) -> None:
         """Forget all copies: the whole holder was emptied."""
+        for copy in self.nameless.values():
+            self._count_nameless(copy.node, -1)
         for copies in (self.copies, self.nameless):
             for copy in copies.values():
                 self.holder.certain -= copy.certain

@@ -104,9 +104,7 @@ class FoldedStream:
         self.write([self.stream.lost(first, last)], {})
         self.compare()
 
-    def write(
-        self, stream_events: Sequence[StreamEvent], parts: Mapping[str, Sequence[DomainEvent]]
-    ) -> None:
+    def write(self, stream_events: Sequence[StreamEvent], parts: Mapping[str, Sequence[DomainEvent]]) -> None:
         record = encode_batch(
             worker=self.worker,
             rank=self.rank,
