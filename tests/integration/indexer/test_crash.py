@@ -16,7 +16,7 @@ import pytest
 from events.fold.digest import index_digest
 from events.topic import DEAD
 from indexer.postgres_store import PostgresStore
-from tests.support.live_log import LiveLog, live_log
+from tests.support.indexer_log import IndexerLog, indexer_log
 from tests.support.random_log import RandomLog
 from tests.support.store_contract import usage_of
 
@@ -30,7 +30,7 @@ async def wait_until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float =
     return time.monotonic() - begun
 
 
-async def positions(database: str, log: LiveLog) -> dict[int, int]:
+async def positions(database: str, log: IndexerLog) -> dict[int, int]:
     connection = await asyncpg.connect(database)
     try:
         rows = await connection.fetch(
@@ -42,13 +42,13 @@ async def positions(database: str, log: LiveLog) -> dict[int, int]:
     return {row["partition"]: row["next_offset"] for row in rows}
 
 
-async def caught_up(database: str, log: LiveLog) -> bool:
+async def caught_up(database: str, log: IndexerLog) -> bool:
     return await positions(database, log) == {
         number: log.counts.get(number, 0) for number in range(log.partitions)
     }
 
 
-async def equals_the_fold(database: str, log: LiveLog) -> None:
+async def equals_the_fold(database: str, log: IndexerLog) -> None:
     registry = await log.registry()
     states = await log.fold()
     store = PostgresStore(database)
@@ -60,8 +60,8 @@ async def equals_the_fold(database: str, log: LiveLog) -> None:
 
 
 @pytest.fixture
-async def log(kafka: str, topic_prefix: str, tmp_path: Path) -> AsyncIterator[LiveLog]:
-    async with live_log(kafka, topic_prefix, tmp_path / "home") as log:
+async def log(kafka: str, topic_prefix: str, tmp_path: Path) -> AsyncIterator[IndexerLog]:
+    async with indexer_log(kafka, topic_prefix, tmp_path / "home") as log:
         yield log
 
 
@@ -75,7 +75,7 @@ def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 async def test_killed_indexer_goes_on_where_it_was(
-    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
     output = tmp_path / "indexer.log"
@@ -107,7 +107,7 @@ async def test_killed_indexer_goes_on_where_it_was(
 
 
 async def test_second_worker_shares_the_partitions_and_inherits_them(
-    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     logs = [RandomLog(random.Random(10 + number), partition=number) for number in (0, 1)]
     processes += [log.start("indexer", database, tmp_path / f"indexer{number}.log") for number in (0, 1)]
@@ -121,7 +121,7 @@ async def test_second_worker_shares_the_partitions_and_inherits_them(
 
 
 async def test_garbage_harms_no_other_stream_and_is_buried_whole(
-    log: LiveLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     one = RandomLog(random.Random(5), partition=0)
     garbage = [b"", b"\xff\x00\xfe", b"{}", b"x" * 200_000, b'{"v":1}\n{"v":2}']

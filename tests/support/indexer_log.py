@@ -1,0 +1,146 @@
+"""A log of a test's own on a real Kafka: topics under a prefix, genesis and grants, streams and their records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from events.codec import EncodedBatch
+from events.fold.record import fold_record
+from events.fold.registry import Registry
+from events.fold.state import StreamState
+from events.ids import Role, StreamKey
+from events.kafka.connection import KafkaConnection, LogTail, RawRecord, make_producer
+from events.kafka.control import ControlWriter
+from events.kafka.topic_admin import TopicAdmin
+from events.model.control import ControlBody, Registered
+from events.signing import Signer
+from events.topic import EVENTS, Topic, TopicNames
+from kvledger.command.key import _ensure_grants, ensure_keys
+from kvledger.control import read_registry, wall_ms
+from kvledger.keyfile import load_signers
+from kvledger.settings import Settings
+from tests.support.log import StreamBuilder
+
+
+@dataclass
+class IndexerLog:
+    """Made by `indexer_log`; every record sent here is acknowledged before the call returns."""
+
+    connection: KafkaConnection
+    home: Path
+    partitions: int
+    producer: Any
+    writer: ControlWriter
+    counts: dict[int, int] = field(default_factory=dict)
+
+    async def register(
+        self, worker: str, *, rank: int = 0, epoch: str = "e1", partition: int = 0, life: str = "life-1"
+    ) -> StreamBuilder:
+        """A registered stream, ready to seal its record 0."""
+        body = Registered(
+            worker=worker,
+            rank=rank,
+            epoch=epoch,
+            engine_life=life,
+            public_key=Signer.from_seed(epoch.encode().ljust(32, b"-")[:32]).public_key,
+            partition=partition,
+        )
+        appended = await self.writer.append(body)
+        return StreamBuilder(worker, rank, epoch, appended.offset, prev=appended.record_sha256)
+
+    async def control(self, body: ControlBody) -> int:
+        """Appends a control record; returns its offset."""
+        return (await self.writer.append(body)).offset
+
+    async def send(self, partition: int, values: Sequence[EncodedBatch | bytes]) -> None:
+        """Appends raw values to a partition of kv.events, in order."""
+        sent = [
+            await self.producer.send(
+                self.connection.topic(EVENTS),
+                value.value if isinstance(value, EncodedBatch) else value,
+                key=b"k",
+                partition=partition,
+            )
+            for value in values
+        ]
+        for future in sent:
+            await future
+        self.counts[partition] = self.counts.get(partition, 0) + len(values)
+
+    async def read(self, topic: Topic = EVENTS) -> list[RawRecord]:
+        """All records of a topic as they are in Kafka now."""
+        count = self.partitions if topic is EVENTS else 1
+        name = self.connection.topic(topic)
+        tail = LogTail(self.connection, {(name, number): 0 for number in range(count)})
+        await tail.start()
+        try:
+            for (_, number), offset in (await tail.beginning_offsets()).items():
+                tail.seek(name, number, offset)
+            ends = await tail.end_offsets()
+            records: list[RawRecord] = []
+            while sum(ends.values()) > len(records):
+                records += await tail.fetch(timeout_ms=500)
+        finally:
+            await tail.stop()
+        return records
+
+    async def fold(self) -> list[StreamState]:
+        """The fold of the whole log, held in memory."""
+        states: dict[int, dict[StreamKey, StreamState]] = {}
+        for record in sorted(await self.read(), key=lambda record: (record.partition, record.offset)):
+            fold_record(states.setdefault(record.partition, {}), record.value)
+        return [state for table in states.values() for state in table.values()]
+
+    async def registry(self) -> Registry:
+        return await read_registry(self.connection)
+
+    def environment(self, database: str) -> dict[str, str]:
+        """What a kvledger process of this log needs to be told."""
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONUNBUFFERED": "1",
+            "KVLEDGER_HOME": str(self.home),
+            "KVLEDGER_KAFKA": self.connection.bootstrap,
+            "KVLEDGER_DATABASE_URL": database,
+            "KVLEDGER_TOPIC_PREFIX": self.connection.names.prefix,
+            "KVLEDGER_PARTITIONS": str(self.partitions),
+        }
+
+    def start(self, command: str, database: str, output: Path) -> subprocess.Popen[bytes]:
+        """The real command in a process of its own; what it writes goes to `output`."""
+        with output.open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "kvledger", command],
+                env=self.environment(database),
+                stdout=file,
+                stderr=file,
+            )
+
+
+@asynccontextmanager
+async def indexer_log(
+    kafka: str, prefix: str, home: Path, *, partitions: int = 2
+) -> AsyncIterator[IndexerLog]:
+    """Topics, keys and grants, as `kvledger up` makes them."""
+    settings = Settings(home=home, kafka=kafka, topic_prefix=prefix, partitions=partitions)
+    connection = KafkaConnection(kafka, TopicNames(prefix))
+    await TopicAdmin(connection, partitions=partitions, replication=1).ensure()
+    ensure_keys(home)
+    await _ensure_grants(settings)
+    log = (await read_registry(connection)).log
+    writer = ControlWriter(connection, log=log, signers=load_signers(home, *Role), wall_ms=wall_ms)
+    producer = make_producer(connection, linger_ms=5, max_batch_bytes=500_000)
+    await writer.start()
+    await producer.start()
+    try:
+        yield IndexerLog(connection, home, partitions, producer, writer)
+    finally:
+        await producer.stop()
+        await writer.stop()
