@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from urllib.parse import urlencode
 from kvledger.simulate.checker import Checker, Credit, Exclusion, Lookup, Outcome
 from kvledger.simulate.fleet import MODEL, Fleet
 from kvledger.simulate.prompt import Prompt
-from kvledger.simulate.rest import Reply, RestClient, RestError
+from kvledger.simulate.rest import RestClient, RestError
+from router_client.wire import BINARY_TYPE, binary_query
 
 READER = "lookup-service"
 WHYS_KEPT = 5
@@ -37,12 +37,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One lookup's outcome. `matched` has leading blocks by worker name, empty unless `status` is 200."""
+    """One lookup's outcome. `matched` has leading blocks by worker name, empty unless `status` is 200;
+    `question` is the request without its tokens."""
 
     status: int
     matched: Mapping[str, int]
     document: Any
     end_ns: int
+    question: Mapping[str, Any]
 
 
 class Asker:
@@ -63,40 +65,42 @@ class Asker:
         self._first_served_ns.setdefault(tenant, self._clock_ns())
 
     async def ask(
-        self, prompt: Prompt, *, bound_ms: float | None, candidates: Sequence[str] = (), measured: bool = True
+        self,
+        prompt: Prompt,
+        *,
+        bound_ms: float | None,
+        candidates: Sequence[str] = (),
+        min_coverage: int | None = None,
+        measured: bool = True,
     ) -> Answered:
         """One lookup by tokens; without a bound `consistency: any`. Never raises for what the service does:
         no answer is status 0. `measured` false keeps its time out of the tally."""
-        query = {"profile": MODEL, "domain": prompt.tenant}
+        question: dict[str, Any] = {"profile": MODEL, "domain": prompt.tenant}
         if bound_ms is None:
-            query["consistency"] = "any"
+            question["consistency"] = "any"
         else:
-            query["max_staleness_ms"] = f"{bound_ms:g}"
+            question["max_staleness_ms"] = bound_ms
         if candidates:
-            query["candidates"] = ",".join(candidates)
+            question["candidates"] = list(candidates)
+        if min_coverage is not None:
+            question["min_coverage"] = min_coverage
+        target = f"/v1/lookup?{urlencode(binary_query(question))}"
         body = prompt.token_bytes()
         start_ns = self._clock_ns()
-        reply: Reply | None = None
-        document: Any = {}
         try:
-            reply = await self._rest.request(
-                "POST",
-                f"/v1/lookup?{urlencode(query)}",
-                body=body,
-                content_type="application/octet-stream",
-            )
+            reply = await self._rest.request("POST", target, body=body, content_type=BINARY_TYPE)
             end_ns = self._clock_ns()
-            document = json.loads(reply.body)
-        except (RestError, ValueError):
-            reply, end_ns = None, self._clock_ns()
-        status = 0 if reply is None else reply.status
+            status, document = reply.status, reply.json()
+        except RestError:
+            end_ns = self._clock_ns()
+            status, document = 0, {}
         if measured:
             self.tally.latency_ms.append((end_ns - start_ns) / 1e6)
         self._judge(prompt, bound_ms, bool(candidates), start_ns, end_ns, status, document)
         matched = (
             {m["worker"]: int(m["matched_blocks"]) for m in document["matches"]} if status == 200 else {}
         )
-        return Answered(status, matched, document, end_ns)
+        return Answered(status, matched, document, end_ns, question)
 
     def _judge(
         self,

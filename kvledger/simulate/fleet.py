@@ -143,6 +143,18 @@ class Fleet:
         self.truth.disturb(worker.name)
         worker.hook.drop_next(count, repair_after_s=repair_after_s)
 
+    def hold(self) -> None:
+        """Every engine is stuck in a step until `release`: hooks pulse on and can't confirm anything."""
+        self.truth.disturb()
+        for worker in self.workers:
+            worker.hold()
+
+    def release(self) -> None:
+        """The steps end."""
+        for worker in self.workers:
+            worker.release()
+        self.truth.calm()
+
     def calm(self, worker: SimWorker) -> None:
         """The worker's newest fault is over."""
         self.truth.calm(worker.name)

@@ -26,7 +26,7 @@ class RunSummary:
     """What a run did. Rates are shares of prompt tokens, `*_ms` milliseconds (None: nothing was measured).
 
     `wrong_unflagged` counts lookups that the truth contradicts and nothing flagged; `verdict` is that of the
-    deletion.
+    deletion; `whys` are the first faults that the checker found, in words.
     """
 
     trace: str
@@ -47,6 +47,7 @@ class RunSummary:
     visible_p50_ms: float | None
     visible_p99_ms: float | None
     verdict: str | None
+    whys: tuple[str, ...] = ()
 
     def json_line(self) -> str:
         """All fields as one line of JSON without a line end."""
@@ -80,6 +81,8 @@ class RunSummary:
                 "refused for no cause", Text(f"{self.unjustified_refusals:,}", style="bold red"), ""
             )
         table.add_row("deletion", Text(self.verdict or "none asked", style="bold"), "")
+        for why in self.whys:
+            table.add_row("", "", Text(why))
         title = Text(f"{self.trace} in {self.elapsed_s:.1f} s", style="bold")
         return Panel(Group(table), title=title, title_align="left", border_style="green" if good else "red")
 

@@ -77,6 +77,8 @@ class SimWorker:
         self._running: list[Job] = []
         self._told: list[Job] = []
         self._work = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
         self._in_step = False
         self._waiting: list[asyncio.Future[Confirmation]] = []
         self._removals: list[_Removal] = []
@@ -107,7 +109,18 @@ class SimWorker:
             self._begin_step()
             self._in_step = True
             await asyncio.sleep(self._step_s)
+            await self._free.wait()
             self._end_step()
+
+    def hold(self) -> None:
+        """From now on a step doesn't end, as on an engine that is stuck: nothing is told, nothing confirmed."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """The step that was held ends. Idempotent."""
+        self._free.set()
+        if self._waiting:
+            self._work.set()
 
     def crash(self) -> str:
         """The process dies and another begins; what ran is started again by whoever sent it. The new life."""
@@ -133,7 +146,7 @@ class SimWorker:
         """Between two steps, with nothing untold: at once if so, else as of the end of the step."""
         if self.dead:
             return Unanswered()
-        if not self._in_step and not self.engine.dirty:
+        if not self._in_step and not self.engine.dirty and self._free.is_set():
             return self._confirmed()
         answer: asyncio.Future[Confirmation] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
