@@ -198,8 +198,16 @@ def _binary_query(raw: bytes) -> BinaryQuery:
     for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=64):
         if name in LISTS:
             fields[name] = [item for item in value.split(",") if item]
-        elif name in NUMBERS and value.isdigit():
-            fields[name] = int(value)
+        elif name in NUMBERS:
+            # A whole number counts streams, anything else is a share.
+            fields[name] = int(value) if value.isdigit() else _share(value)
         else:
             fields[name] = value
     return BinaryQuery.model_validate(fields)
+
+
+def _share(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
