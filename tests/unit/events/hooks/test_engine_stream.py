@@ -431,15 +431,10 @@ class TestSnapshot:
     def test_a_new_epoch_of_the_same_life_declares_its_profiles_again(self, folded: FoldedStream) -> None:
         folded.events(stored(1))
         folded.open("life-1")
-        folded.write(*_fields(folded.stream.translate(_batch(stored(2, parent=1)), None)))
+        translation = folded.stream.translate(
+            EngineBatch(0, 0, None, (stored(2, parent=1),), bytes(32)), None
+        )
+        folded.write(translation.stream_events, translation.parts)
         assert set(folded.copies()) == {ids(1, 2)[1]}
         folded.snapshot()
         assert set(folded.copies()) == set(ids(1, 2))
-
-
-def _batch(*events: BlockStored) -> EngineBatch:
-    return EngineBatch(0, 0, None, events, bytes(32))
-
-
-def _fields(translation: object) -> tuple[object, object]:
-    return translation.stream_events, translation.parts  # type: ignore[attr-defined]
