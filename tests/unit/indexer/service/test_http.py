@@ -1,0 +1,489 @@
+"""Every refusal of the HTTP surface, over ASGI: a problem document, never a traceback, nothing repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from events.kafka.connection import KafkaConnection
+from events.model.control import DomainAdmitted
+from indexer.service.app import LookupService
+from indexer.service.config import ServiceConfig, ServiceConfigError
+from indexer.service.credential import (
+    CallerRole,
+    Credential,
+    CredentialError,
+    Credentials,
+    load_credentials,
+    with_credential,
+)
+from tests.support.reader_world import RING, World, chain_of
+
+TOKENS = list(range(320))
+ASKED: dict[str, Any] = {
+    "profile": "tiny",
+    "token_ids": TOKENS,
+    "max_staleness_ms": 1_000,
+    "domain": "default",
+}
+BOUND = {"max_staleness_ms": 1_000}
+
+
+def credential(
+    name: str, role: CallerRole, *, tenant: str | None = None, domains: Sequence[str] = ()
+) -> Credential:
+    return Credential(
+        name=name,
+        sha256=hashlib.sha256(name.encode()).digest(),
+        role=role,
+        tenant=tenant,
+        domains=tuple(domains),
+    )
+
+
+CREDENTIALS = Credentials(
+    [
+        credential("router", CallerRole.ROUTER, domains=["default"]),
+        credential("everywhere", CallerRole.ROUTER, domains=["*"]),
+        credential("acme", CallerRole.TENANT, tenant="acme"),
+        credential("operator", CallerRole.OPERATOR),
+        credential("auditor", CallerRole.AUDITOR),
+    ]
+)
+
+
+def service(*, credentials: Credentials | None = None, max_body_bytes: int = 100_000) -> LookupService:
+    """A service over a hand-made fleet; its feeds are never started."""
+    world = World(domains=[("acme", "acme")])
+    hook = world.join()
+    hook.store(chain_of(TOKENS)[:10])
+    world.round(hook)
+    config = ServiceConfig(
+        connection=KafkaConnection("127.0.0.1:9"),
+        keyring=RING,
+        reader="reader",
+        credentials=credentials or Credentials(),
+        max_body_bytes=max_body_bytes,
+        max_order_bytes=10_000,
+    )
+    made = LookupService(config, monotonic_ns=lambda: world.now_ns, wall_ms=lambda: 1_700_000_000_000)
+    view, registry = made.view, made.view.registry
+    for offset, (value, signature) in enumerate(world.log.records):
+        view.control_folded(*registry.fold(offset, value, signature))
+    view.streams.update(world.view.streams)
+    view.index, view.positions, view.copies = world.view.index, world.view.positions, world.view.copies
+    view.caught_up, view.profiles_seen = True, world.view.profiles_seen
+    view.control_current_ns = lambda: world.now_ns
+    made.feed.state.control_read = True
+    return made
+
+
+def browser(made: LookupService) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=made), base_url="http://replica")
+
+
+def kind(response: httpx.Response) -> str:
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert document["status"] == response.status_code
+    assert document["title"]
+    return str(document["type"]).removeprefix("/problems/")
+
+
+async def test_a_good_lookup_is_answered() -> None:
+    async with browser(service()) as http:
+        response = await http.post("/v1/lookup", json=ASKED)
+    assert response.status_code == 200
+    assert response.json()["matches"][0]["matched_blocks"] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "problem"),
+    [
+        ({"max_staleness_ms": None}, 400, "bound-missing"),
+        ({"max_staleness_ms": -1}, 400, "malformed"),
+        ({"max_staleness_ms": "500"}, 400, "malformed"),
+        ({"max_staleness_ms": True}, 400, "malformed"),
+        ({"consistency": "any"}, 400, "malformed"),
+        ({"consistency": "eventual", "max_staleness_ms": None}, 400, "malformed"),
+        ({"max_stalenes_ms": 5}, 400, "malformed"),
+        ({"token_ids": None}, 400, "malformed"),
+        ({"block_ids": []}, 400, "malformed"),
+        ({"token_ids": [-1]}, 400, "malformed"),
+        ({"token_ids": [1 << 32]}, 400, "malformed"),
+        ({"token_ids": [1.5]}, 400, "malformed"),
+        ({"token_ids": "secret-prompt"}, 400, "malformed"),
+        ({"token_ids": None, "block_ids": ["00" * 15]}, 400, "malformed"),
+        ({"token_ids": None, "block_ids": ["00" * 17]}, 400, "malformed"),
+        ({"token_ids": None, "block_ids": ["zz" * 16]}, 400, "malformed"),
+        ({"token_ids": None, "block_ids": [" " + "0" * 31]}, 400, "malformed"),
+        ({"token_ids": None, "block_ids": [7]}, 400, "malformed"),
+        ({"min_coverage": -1}, 400, "malformed"),
+        ({"min_coverage": 1.5}, 400, "malformed"),
+        ({"wait_ms": -1}, 400, "malformed"),
+        ({"limit": 0}, 400, "malformed"),
+        ({"on_stale": "ignore"}, 400, "malformed"),
+        ({"profile": ""}, 400, "malformed"),
+        ({"profile": None}, 400, "malformed"),
+        ({"min_token": "nonsense"}, 400, "malformed"),
+        ({"profile": "unheard"}, 404, "profile-unknown"),
+        ({"profile": "0" * 64}, 404, "profile-unknown"),
+        ({"domain": "nobody"}, 403, "forbidden"),
+        ({"max_staleness_ms": 1}, 422, "bound-below-floor"),
+        ({"token_ids": None, "block_ids": ["00" * 16] * 32_769}, 413, "too-large"),
+        ({"candidates": ["nobody"]}, 503, "staleness-bound-unmet"),
+    ],
+)
+async def test_a_bad_lookup_is_refused_by_name(change: dict[str, Any], status: int, problem: str) -> None:
+    asked = {name: value for name, value in {**ASKED, **change}.items() if value is not None}
+    async with browser(service()) as http:
+        response = await http.post("/v1/lookup", json=asked)
+    assert (response.status_code, kind(response)) == (status, problem)
+    assert "secret-prompt" not in response.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b'{"profile": "tiny", "token_ids": [1], "max_staleness_ms": NaN}',
+        b'{"profile": "tiny", "token_ids": [1], "max_staleness_ms": Infinity}',
+        b'{"profile": "tiny", "token_ids": [1], "max_staleness_ms": 1e400}',
+        b"[" * 50_000,
+        b'{"a":' * 10_000,
+        b'{"profile": "\\ud800", "token_ids": [1], "max_staleness_ms": 500}',
+    ],
+)
+async def test_bytes_that_are_no_request_are_400(body: bytes) -> None:
+    async with browser(service()) as http:
+        response = await http.post("/v1/lookup", content=body, headers={"Content-Type": "application/json"})
+    assert (response.status_code, kind(response)) == (400, "malformed")
+
+
+async def test_too_many_blocks_are_413_with_the_limit() -> None:
+    made = service(max_body_bytes=10_000_000)
+    async with browser(made) as http:
+        many = {**ASKED, "block_ids": ["00" * 16] * 32_769}
+        many.pop("token_ids")
+        by_ids = await http.post("/v1/lookup", json=many)
+        by_tokens = await http.post(
+            "/v1/lookup",
+            params={"profile": "tiny", "max_staleness_ms": 1000, "domain": "default"},
+            content=bytes(4 * 16 * 32_769),
+            headers={"Content-Type": "application/octet-stream"},
+        )
+    for response in (by_ids, by_tokens):
+        assert (response.status_code, kind(response)) == (413, "too-many-blocks")
+        assert response.json()["limit"] == 32_768
+
+
+async def test_a_huge_body_is_refused_before_it_is_read() -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 10_000
+
+    async with browser(service()) as http:
+        declared = await http.post(
+            "/v1/lookup", content=bytes(100_001), headers={"Content-Type": "application/json"}
+        )
+        chunked = await http.post(
+            "/v1/lookup", content=endless(), headers={"Content-Type": "application/json"}
+        )
+        order = await http.post(
+            "/v1/deletions", content=bytes(10_001), headers={"Content-Type": "application/json"}
+        )
+    for response, limit in ((declared, 100_000), (chunked, 100_000), (order, 10_000)):
+        assert (response.status_code, kind(response), response.json()["limit"]) == (413, "too-large", limit)
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "application/xml", ""])
+async def test_another_content_type_is_415(media: str) -> None:
+    headers = {"Content-Type": media} if media else {}
+    async with browser(service()) as http:
+        lookup = await http.post("/v1/lookup", content=json.dumps(ASKED), headers=headers)
+        order = await http.post("/v1/deletions", content=b"{}", headers=headers)
+    assert (lookup.status_code, kind(lookup)) == (415, "media-type")
+    assert (order.status_code, kind(order)) == (415, "media-type")
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "status"),
+    [
+        ({**BOUND, "profile": "tiny"}, b"\x00" * 7, 400),
+        ({"profile": "tiny"}, b"", 400),
+        ({**BOUND}, b"", 400),
+        ({**BOUND, "profile": "tiny", "max_staleness_ms": "NaN"}, b"", 400),
+        ({**BOUND, "profile": "tiny", "surprise": "1"}, b"", 400),
+        ({**BOUND, "profile": "tiny", "min_coverage": "x"}, b"", 400),
+        ({**BOUND, "profile": "tiny", "min_coverage": "2"}, b"", 503),
+        ({**BOUND, "profile": "tiny", "min_coverage": "1.0"}, b"", 200),
+        ({**BOUND, "profile": "tiny", "candidates": "w0", "on_stale": "include"}, b"", 200),
+    ],
+)
+async def test_binary_bodies_have_the_same_rules(query: dict[str, Any], content: bytes, status: int) -> None:
+    async with browser(service()) as http:
+        response = await http.post(
+            "/v1/lookup",
+            params={"domain": "default", **query},
+            content=content,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+    assert response.status_code == status, response.text
+    if status != 200:
+        kind(response)
+
+
+async def test_binary_tokens_are_u32_little_endian() -> None:
+    async with browser(service()) as http:
+        response = await http.post(
+            "/v1/lookup",
+            params={"domain": "default", "profile": "tiny", **BOUND},
+            content=struct.pack("<320I", *TOKENS),
+            headers={"Content-Type": "application/octet-stream"},
+        )
+    assert response.json()["matches"][0]["matched_tokens"] == 160
+
+
+async def test_other_paths_and_methods_are_problems() -> None:
+    async with browser(service()) as http:
+        for method, path, status in (
+            ("GET", "/v1/lookup", 405),
+            ("GET", "/v1/lookup/batch", 405),
+            ("DELETE", "/v1/deletions", 405),
+            ("GET", "/nothing", 404),
+            ("GET", "/v1/deletions/99", 404),
+            ("GET", "/v1/deletions/x", 400),
+        ):
+            response = await http.request(method, path)
+            assert response.status_code == status, path
+            kind(response)
+
+
+async def test_a_refusal_out_of_bound_names_what_would_be_met_and_when_to_ask_again() -> None:
+    made = service()
+    async with browser(made) as http:
+        asked = {**ASKED, "min_coverage": 2}
+        response = await http.post("/v1/lookup", json=asked)
+    document = response.json()
+    assert (response.status_code, kind(response)) == (503, "staleness-bound-unmet")
+    assert response.headers["retry-after"] == "1"
+    assert document["retry_after_ms"] >= 300
+    assert document["coverage"] == {"included": 1, "eligible": 1}
+    assert document["floor_ms"] == 300.0
+
+
+async def test_on_loopback_without_credentials_the_caller_is_an_operator() -> None:
+    async with browser(service()) as http:
+        assert (await http.get("/v1/workers")).status_code == 200
+        unknown = await http.post("/v1/lookup", json=ASKED, headers={"Authorization": "Bearer guess"})
+        basic = await http.post("/v1/lookup", json=ASKED, headers={"Authorization": "Basic eDp5"})
+    for response in (unknown, basic):
+        assert (response.status_code, kind(response)) == (401, "unauthenticated")
+        assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_without_credentials_only_loopback_is_bound() -> None:
+    for host in ("0.0.0.0", "192.168.1.1", "::", "example.org"):
+        with pytest.raises(ServiceConfigError):
+            ServiceConfig(connection=KafkaConnection("127.0.0.1:9"), keyring=RING, reader="r", host=host)
+    ServiceConfig(
+        connection=KafkaConnection("127.0.0.1:9"),
+        keyring=RING,
+        reader="r",
+        host="0.0.0.0",
+        credentials=CREDENTIALS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "status"),
+    [
+        (None, "GET", "/v1/workers", 401),
+        ("guess", "GET", "/v1/workers", 401),
+        ("router", "GET", "/v1/workers", 200),
+        ("acme", "GET", "/v1/workers", 403),
+        ("auditor", "GET", "/v1/workers", 200),
+        ("acme", "GET", "/v1/watermarks", 403),
+        ("router", "GET", "/v1/deletions", 403),
+        ("acme", "GET", "/v1/deletions", 200),
+        ("auditor", "GET", "/v1/deletions", 200),
+        ("acme", "GET", "/v1/tenants/acme/usage", 200),
+        ("acme", "GET", "/v1/tenants/default/usage", 403),
+        ("acme", "GET", "/v1/tenants/nobody/usage", 403),
+        ("router", "GET", "/v1/tenants/acme/usage", 403),
+        ("auditor", "GET", "/v1/tenants/acme/usage", 200),
+        ("operator", "GET", "/v1/tenants/acme/usage", 200),
+        (None, "GET", "/v1/tenants/acme/usage", 401),
+        (None, "GET", "/v1/domains", 401),
+        (None, "GET", "/healthz", 200),
+        (None, "GET", "/readyz", 503),
+    ],
+)
+async def test_roles_decide(token: str | None, method: str, path: str, status: int) -> None:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with browser(service(credentials=CREDENTIALS)) as http:
+        response = await http.request(method, path, headers=headers)
+    assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(
+    ("token", "domain", "status"),
+    [
+        (None, "default", 401),
+        ("router", "default", 200),
+        ("router", None, 200),
+        ("router", "acme", 403),
+        ("router", "nobody", 403),
+        ("everywhere", None, 200),
+        ("everywhere", "acme", 404),
+        ("acme", "default", 403),
+        ("acme", "nobody", 403),
+        ("acme", None, 404),
+        ("auditor", "default", 403),
+        ("operator", "default", 200),
+    ],
+)
+async def test_a_domain_that_is_not_the_callers_looks_like_none(
+    token: str | None, domain: str | None, status: int
+) -> None:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    asked = {name: value for name, value in {**ASKED, "domain": domain}.items() if value is not None}
+    async with browser(service(credentials=CREDENTIALS)) as http:
+        response = await http.post("/v1/lookup", json=asked, headers=headers)
+        assert response.status_code == status, response.text
+        if status == 403:
+            missing = await http.post("/v1/lookup", json={**asked, "domain": "missing"}, headers=headers)
+            assert missing.text == response.text
+
+
+async def test_an_admitted_tenant_reads_and_its_owner_alone_orders() -> None:
+    made = service(credentials=CREDENTIALS)
+    made.view.registry.domains["default"].admitted.add("acme")
+    assert DomainAdmitted(domain="default", tenant="acme")
+    headers = {"Authorization": "Bearer acme"}
+    async with browser(made) as http:
+        assert (await http.post("/v1/lookup", json=ASKED, headers=headers)).status_code == 200
+        order = {"scope": {"type": "domain", "domain": "default"}}
+        refused = await http.post("/v1/deletions", json=order, headers=headers)
+        names = (await http.get("/v1/domains", headers=headers)).json()
+    assert (refused.status_code, kind(refused)) == (403, "forbidden")
+    assert {d["domain"] for d in names["domains"]} == {"default", "acme"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"scope": {"type": "everything"}}, 400),
+        ({}, 400),
+        ({"scope": {"type": "domain", "domain": "nobody"}}, 403),
+        ({"scope": {"type": "tenant", "tenant": "nobody"}}, 403),
+        ({"scope": {"type": "subject", "domain": "default", "subject": "x"}}, 403),
+        ({"scope": {"type": "ids", "domain": "default", "ids": "AAAA"}}, 400),
+        ({"scope": {"type": "prefix_tokens", "domain": "default", "profile": "tiny", "token_ids": [1]}}, 400),
+        ({"scope": {"type": "prefix_tokens", "domain": "default", "profile": "x", "token_ids": TOKENS}}, 404),
+        ({"scope": {"type": "domain", "domain": "default"}, "deadline_s": -1}, 400),
+        ({"scope": {"type": "domain", "domain": "default"}}, 403),
+    ],
+)
+async def test_a_bad_order_is_refused_and_a_replica_without_key_takes_none(
+    body: dict[str, Any], status: int
+) -> None:
+    async with browser(service()) as http:
+        response = await http.post("/v1/deletions", json=body)
+    assert response.status_code == status, response.text
+    kind(response)
+
+
+async def test_a_bad_idempotency_key_is_refused() -> None:
+    order = {"scope": {"type": "domain", "domain": "default"}}
+    async with browser(service()) as http:
+        response = await http.post("/v1/deletions", json=order, headers={"Idempotency-Key": "a b"})
+    assert (response.status_code, response.json()["field"]) == (400, "Idempotency-Key")
+
+
+async def test_batches_answer_each_lookup_by_itself_and_are_limited() -> None:
+    made = service()
+    async with browser(made) as http:
+        response = await http.post(
+            "/v1/lookup/batch", json={"lookups": [ASKED, {**ASKED, "domain": "nobody"}]}
+        )
+        many = await http.post("/v1/lookup/batch", json={"lookups": [{**ASKED, "token_ids": []}] * 65})
+        empty = await http.post("/v1/lookup/batch", json={"lookups": []})
+    first, second = response.json()["answers"]
+    assert first["matches"][0]["matched_blocks"] == 10
+    assert second["status"] == 403
+    assert (many.status_code, many.json()["limit"]) == (413, 64)
+    assert empty.status_code == 400
+
+
+async def test_a_fault_of_ours_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = service()
+
+    def broken() -> None:
+        raise RuntimeError("secret-prompt")
+
+    made.view.control_current_ns = broken  # type: ignore[assignment]
+    async with browser(made) as http:
+        response = await http.post("/v1/lookup", json=ASKED)
+    assert (response.status_code, kind(response)) == (500, "internal")
+    assert "secret-prompt" not in response.text
+
+
+async def test_the_openapi_document_holds_every_route() -> None:
+    async with browser(service()) as http:
+        document = (await http.get("/openapi.json")).json()
+    assert {
+        "/v1/lookup",
+        "/v1/lookup/batch",
+        "/v1/workers",
+        "/v1/watermarks",
+        "/v1/domains",
+        "/v1/tenants/{tenant}/usage",
+        "/v1/deletions",
+        "/v1/deletions/{number}",
+        "/v1/invalidations",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    } <= set(document["paths"])
+    assert "LookupRequest" in document["components"]["schemas"]
+
+
+async def test_metrics_name_no_domain_or_tenant() -> None:
+    async with browser(service()) as http:
+        await http.post("/v1/lookup", json=ASKED)
+        await http.post("/v1/lookup", json={})
+        page = (await http.get("/metrics")).text
+    assert 'kvledger_lookups_total{outcome="complete"} 1.0' in page
+    assert 'kvledger_lookups_total{outcome="malformed"} 1.0' in page
+    assert "default" not in page
+
+
+def test_credentials_files_are_read_and_refused_by_name(tmp_path: Any) -> None:
+    path = tmp_path / "credentials.json"
+    assert not load_credentials(path).configured
+    text = with_credential("", name="r", token="t1", role=CallerRole.ROUTER, domains=("default",))
+    text = with_credential(text, name="acme", token="t2", role=CallerRole.TENANT, tenant="acme")
+    text = with_credential(text, name="r", token="t3", role=CallerRole.ROUTER, domains=("default",))
+    path.write_text(text)
+    known = load_credentials(path)
+    assert known.identify("Bearer t1") is None
+    assert known.identify(None) is None
+    found = known.identify("bearer t3")
+    assert found is not None
+    assert (found.name, found.role, found.domains) == ("r", CallerRole.ROUTER, frozenset({"default"}))
+    with pytest.raises(CredentialError):
+        with_credential(text, name="x", token="t", role=CallerRole.TENANT)
+    path.write_text("{")
+    with pytest.raises(CredentialError):
+        load_credentials(path)
