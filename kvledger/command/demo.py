@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_REQUESTS = 1500
 FULL_REQUESTS = 12_000
+WIDTH_UNKNOWN = 110
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +55,10 @@ def demo(
 
     plan = _plan(trace, full, requests, workers, capacity, rate)
     settings = configured_settings()
-    stage = Stage(Console(stderr=as_json, highlight=False))
+    console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH_UNKNOWN
+    stage = Stage(console)
     summary = run_demo(settings, plan, stage)
     if as_json:
         typer.echo(summary.json_line())

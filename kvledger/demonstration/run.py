@@ -148,9 +148,9 @@ async def _replay(
 ) -> Callable[[float, str], RunSummary]:
     """Replays the trace; what is returned makes the summary from what only the end knows."""
     stage.scene(
-        f"{plan.name}: {plan.fleet.workers} workers, each request routed by a real lookup",
-        f"Pools of {plan.fleet.capacity_blocks} blocks; lookups may be {BOUND_MS:.0f} ms old; every answer is"
-        " checked against what the engines really held.",
+        f"{plan.name}, {plan.fleet.workers} workers",
+        f"Each request is routed by a real lookup, which may be {BOUND_MS:.0f} ms old. Every answer is checked"
+        f" against what the engines really held. Pools of {plan.fleet.capacity_blocks} blocks.",
     )
     began_s = time.monotonic()
     with stage.progress(plan.total, "requests") as bar:

@@ -24,6 +24,7 @@ from kvledger.control import connection
 from kvledger.keyfile import load_signer
 from kvledger.settings import Settings
 from kvledger.simulate.engine import SimEngine
+from kvledger.simulate.predecessor import ENDPOINT_SCHEME, attest_ended, only_simulation
 from kvledger.simulate.prompt import DEFAULT_BLOCK_SIZE, Prompt, PromptPlanner
 from kvledger.simulate.tenant import ensure_tenants, salts
 from kvledger.simulate.trace import TraceRequest
@@ -197,7 +198,7 @@ class Fleet:
         worker = SimWorker(engine, self.truth, slots=plan.slots, step_s=plan.step_s)
         stream = EngineStream(name, 0, self.ring, plan.engine_config())
         worker.hook = await self.host.add(
-            HookIdentity(name, endpoint=f"sim://{name}", model=MODEL), engine.life, worker, stream
+            HookIdentity(name, endpoint=f"{ENDPOINT_SCHEME}{name}", model=MODEL), engine.life, worker, stream
         )
         self.workers.append(worker)
         self._tasks.append(asyncio.get_running_loop().create_task(worker.run()))
@@ -224,13 +225,16 @@ class Fleet:
 async def running_fleet(settings: Settings, plan: FleetPlan, tenants: Iterable[str]) -> AsyncIterator[Fleet]:
     """A fleet on the log that the settings name, its tenants' domains made; closes all streams at the end.
 
-    Raises LogUnavailableError, NoGenesisError, KeyFileError, FleetError.
+    Raises LogUnavailableError, NoGenesisError, KeyFileError, FleetError, and CommandError while another
+    process runs one on the same home.
     """
     names = tuple(dict.fromkeys(tenants))
-    ring = await ensure_tenants(settings, names)
-    enrolment = load_signer(settings.home, Role.ENROLMENT)
-    async with opened_fleet(connection(settings), ring, enrolment, plan, names) as fleet:
-        yield fleet
+    with only_simulation(settings.home):
+        ring = await ensure_tenants(settings, names)
+        await attest_ended(settings)
+        enrolment = load_signer(settings.home, Role.ENROLMENT)
+        async with opened_fleet(connection(settings), ring, enrolment, plan, names) as fleet:
+            yield fleet
 
 
 @asynccontextmanager

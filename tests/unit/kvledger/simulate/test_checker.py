@@ -266,3 +266,27 @@ def test_window_rule_equals_trying_every_instant(
     assert [log.length_at(chain, at) for at in range(low, high + 1)] == [
         naive(at) for at in range(low, high + 1)
     ]
+
+
+def test_a_block_in_doubt_is_not_owed_until_it_is_stored_again() -> None:
+    clock = Clock()
+    log = Truth(clock).log_of("w")
+    clock.ms = 10
+    log.store([1, 2])
+    clock.ms = 20
+    log.store([2])
+    clock.ms = 30
+    log.doubt(2)
+    clock.ms = 40
+    assert log.had_length([1, 2], 2, 35 * MS, 38 * MS)
+    assert log.had_length([1, 2], 1, 35 * MS, 38 * MS)
+    assert not log.had_length([1, 2], 1, 15 * MS, 25 * MS)
+    assert not log.had_length([1, 2], 0, 35 * MS, 38 * MS)
+    log.store([2])
+    clock.ms = 50
+    assert not log.had_length([1, 2], 1, 45 * MS, 50 * MS)
+    log.doubt(2)
+    clock.ms = 60
+    log.drop(2)
+    assert not log.had_length([1, 2], 2, 61 * MS, 70 * MS)
+    assert log.had_length([1, 2], 1, 61 * MS, 70 * MS)

@@ -1,0 +1,156 @@
+"""`kvledger simulate`: simulated workers on a running stack, to look at it with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode
+from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+    from kvledger.simulate.fleet import FleetPlan
+    from kvledger.simulate.rest import RestClient
+    from kvledger.simulate.trace import TraceRequest
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    workers: Annotated[int, typer.Option(min=1, max=64, help="simulated workers")] = 4,
+    trace: Annotated[
+        Path | None, typer.Option(help="Mooncake's JSON lines or the run-length form; default: generated")
+    ] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="stop after so many; default: all")] = None,
+    rate: Annotated[float, typer.Option(min=0, help="requests a second; 0: as fast as it goes")] = 20.0,
+    capacity: Annotated[int, typer.Option(min=64, help="blocks in each worker's pool")] = 2000,
+    bound: Annotated[
+        float, typer.Option(min=0, help="staleness bound of its lookups, in milliseconds")
+    ] = 1000,
+    stay: Annotated[bool, typer.Option("--stay", help="keep the workers up after the last request")] = False,
+    seed: Annotated[int, typer.Option(help="of the generated workload")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="end with one line of JSON on stdout")] = False,
+) -> None:
+    """Run simulated workers against the running stack, each request routed by a real lookup.
+
+    Until the trace ends or Ctrl-C; then every stream is closed. While it runs, ask the lookup service, look
+    at the SQL views, delete a tenant. Exit code 1 if an answer was wrong and unflagged.
+
+    Example: kvledger simulate --workers 4 --rate 20 --stay
+    """
+    from rich.console import Console
+
+    from kvledger.simulate.fleet import FleetPlan
+
+    source, total = _source(trace, requests, seed)
+    settings = load_settings()
+    console = Console(stderr=as_json, highlight=False)
+    plan = FleetPlan(workers=workers, capacity_blocks=capacity)
+    counts = asyncio.run(_run(settings, plan, source, total, rate or None, bound, stay, console))
+    if as_json:
+        typer.echo(json.dumps(counts))
+    if counts["wrong_unflagged"]:
+        raise CommandError(f"{counts['wrong_unflagged']} answers were wrong and unflagged")
+
+
+def _source(
+    trace: Path | None, requests: int | None, seed: int
+) -> tuple[Callable[[], Iterator[TraceRequest]], int | None]:
+    from kvledger.simulate.trace import read_trace
+    from kvledger.simulate.workload import WorkloadSettings, generate
+
+    if trace is None:
+        work = WorkloadSettings(requests=requests or 1_000_000_000, seed=seed)
+        return lambda: generate(work), requests
+    total = sum(1 for _ in read_trace(trace, tenants=WorkloadSettings().tenants, limit=requests))
+    return lambda: read_trace(trace, tenants=WorkloadSettings().tenants, limit=requests), total
+
+
+async def _run(
+    settings: Settings,
+    plan: FleetPlan,
+    source: Callable[[], Iterator[TraceRequest]],
+    total: int | None,
+    rate: float | None,
+    bound_ms: float,
+    stay: bool,
+    console: Console,
+) -> dict[str, int | float]:
+    from kvledger.control import or_unavailable
+    from kvledger.demonstration.stage import Stage
+    from kvledger.simulate.asker import Asker
+    from kvledger.simulate.checker import Checker
+    from kvledger.simulate.fleet import MODEL, running_fleet
+    from kvledger.simulate.replay import Replay, ReplayPace
+    from kvledger.simulate.rest import RestClient
+    from kvledger.simulate.workload import WorkloadSettings
+
+    url = f"http://127.0.0.1:{settings.lookup_port}"
+    rest = RestClient(url, connections=4)
+    tenants = tuple(WorkloadSettings().tenants)
+
+    async def work() -> dict[str, int | float]:
+        await _require_service(rest, url)
+        async with running_fleet(settings, plan, tenants) as fleet:
+            asker = Asker(fleet, rest, Checker(fleet.truth))
+            stage = Stage(console)
+            stage.say(
+                f"{plan.workers} workers serve model {MODEL} for {', '.join(tenants)}; lookups at {url}"
+            )
+            with stage.progress(total, "requests") as bar:
+
+                def advanced(done: int) -> None:
+                    bar(done, f"wrong {asker.tally.wrong_unflagged}, refused {asker.tally.refused}")
+
+                replay = Replay(fleet, asker, ReplayPace(bound_ms=bound_ms, rate=rate), advanced=advanced)
+                try:
+                    await replay.run(source())
+                    if stay:
+                        stage.say("The trace has ended; the workers stay until Ctrl-C.")
+                        await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    stage.say("closing all streams …")
+                    raise
+            return {
+                "requests": replay.counts.requests,
+                "events": sum(worker.events for worker in fleet.workers),
+                "blocks_stored": sum(worker.engine.blocks_stored for worker in fleet.workers),
+                "lookups": asker.tally.lookups,
+                "lookups_refused": asker.tally.refused,
+                "wrong_unflagged": asker.tally.wrong_unflagged,
+            }
+
+    try:
+        return await or_unavailable(work)
+    finally:
+        await rest.close()
+
+
+async def _require_service(rest: RestClient, url: str) -> None:
+    from kvledger.simulate.rest import RestError
+
+    try:
+        reply = await rest.get("/readyz")
+    except RestError as error:
+        raise CommandError(
+            f"no lookup service answers at {url}",
+            advice="start the stack with `kvledger up`",
+            exit_code=ExitCode.UNAVAILABLE,
+        ) from error
+    if reply.status != 200:
+        raise CommandError(
+            f"the lookup service at {url} is not ready",
+            advice="see `kvledger status` and `kvledger logs serve`",
+            exit_code=ExitCode.UNAVAILABLE,
+        )

@@ -1,0 +1,112 @@
+"""`kvledger demo` and `kvledger simulate` as a person runs them: a stack of their own, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import KVLEDGER, environment, failure, kvledger
+from tests.support.process import processes_of, wait_until
+
+KEYS = {
+    "requests",
+    "events",
+    "blocks_stored",
+    "hit_rate",
+    "round_robin_hit_rate",
+    "wrong_unflagged",
+    "lookups",
+    "lookups_refused",
+    "lookup_p50_ms",
+    "lookup_p99_ms",
+    "visible_p50_ms",
+    "visible_p99_ms",
+    "verdict",
+}
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def test_demo_runs_whole_and_finds_no_wrong_answer(home: Path, cwd: Path) -> None:
+    done = subprocess.run(
+        [*KVLEDGER, "demo", "--requests", "150", "--workers", "3", "--json"],
+        env=environment(home),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary.keys() >= KEYS
+    assert summary["requests"] == 150
+    assert summary["lookups"] >= 150
+    assert summary["lookups_refused"] >= 1
+    assert (summary["wrong_unflagged"], summary["verdict"]) == (0, "PROVEN")
+    assert summary["hit_rate"] > summary["round_robin_hit_rate"]
+    assert 0 < summary["visible_p50_ms"] <= summary["visible_p99_ms"]
+    for scene in (
+        "A bounded lookup, and a refused one",
+        "/problems/staleness-bound-unmet",
+        "A worker restarts",
+        "A record is lost",
+        "excluded, reason gap",
+        "A tenant over its quota",
+        "over_hard_limit",
+        "A deletion, and its proof",
+        "signed by auditor",
+    ):
+        assert scene in done.stderr
+    assert processes_of(home) == {}
+
+
+def test_a_bad_trace_is_named_with_its_line_before_anything_starts(home: Path, cwd: Path) -> None:
+    (cwd / "bad.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n{"timestamp": 1}\n'
+    )
+    done = kvledger("demo", "--trace", "bad.jsonl", home=home, folder=cwd)
+    assert "bad.jsonl:2: " in failure(done)
+    assert not home.exists()
+
+
+def test_interrupted_demo_leaves_no_process_behind(home: Path, cwd: Path) -> None:
+    with (
+        (cwd / "out").open("wb") as out,
+        subprocess.Popen(
+            [*KVLEDGER, "demo", "--requests", "100000", "--rate", "20", "--workers", "2"],
+            env=environment(home, PYTHONUNBUFFERED="1"),
+            cwd=cwd,
+            stdout=out,
+            stderr=out,
+        ) as demo,
+    ):
+        try:
+            wait_until(
+                lambda: b"Each request is routed" in (cwd / "out").read_bytes() or demo.poll() is not None,
+                timeout_s=150,
+            )
+            assert demo.poll() is None, (cwd / "out").read_text()
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(timeout=90) == 130
+        finally:
+            demo.kill()
+    text = (cwd / "out").read_text()
+    assert "Traceback" not in text
+    assert text.splitlines()[-1] == "kvledger: interrupted"
+    assert processes_of(home) == {}
+
+
+def test_simulate_without_a_stack_says_what_to_start(home: Path, cwd: Path) -> None:
+    done = kvledger("simulate", "--requests", "5", home=home, folder=cwd, env={"KVLEDGER_LOOKUP_PORT": "9"})
+    assert done.returncode == 69
+    assert "`kvledger up`" in failure(done)
