@@ -16,6 +16,8 @@ from rich.text import Text
 from kvledger.simulate.report import RunSummary
 
 LONGEST_LIST = 3
+LINES = 10
+LINE_WITHOUT_TOTAL = 1000
 
 
 class Stage:
@@ -72,7 +74,11 @@ class Stage:
 
     @contextmanager
     def progress(self, total: int | None, unit: str) -> Iterator[Callable[[int, str], None]]:
-        """A bar while the block runs; call what is given with (number done since, a word on how it goes)."""
+        """A bar while the block runs, or a line now and then where there is no terminal; call what is given
+        with (number done since, a word on how it goes)."""
+        if not self._console.is_terminal:
+            yield self._lines(total, unit)
+            return
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(),
@@ -83,6 +89,19 @@ class Stage:
         with Progress(*columns, console=self._console, refresh_per_second=4) as bar:
             task = bar.add_task(unit, total=total, how="")
             yield lambda done, how: bar.update(task, advance=done, how=how)
+
+    def _lines(self, total: int | None, unit: str) -> Callable[[int, str], None]:
+        every = max(1, total // LINES) if total else LINE_WITHOUT_TOTAL
+        done, shown = 0, 0
+
+        def advance(more: int, how: str) -> None:
+            nonlocal done, shown
+            done += more
+            if done // every > shown or (done == total and more):
+                shown = done // every
+                self.say(f"  {done:,}{f' of {total:,}' if total else ''} {unit}, {how}")
+
+        return advance
 
     def _json(self, document: Mapping[str, Any]) -> None:
         self._console.print(Padding(JSON.from_data(_shortened(document), indent=2), (0, 0, 0, 4)))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic_core import from_json
+
 from events.errors import KvledgerError
 
 MAX_BODY_BYTES = 64 << 20
@@ -31,7 +33,7 @@ class Reply:
     def json(self) -> Any:
         """The body as JSON; raises RestError if it is none."""
         try:
-            return json.loads(self.body)
+            return from_json(self.body)
         except ValueError as error:
             raise RestError(f"status {self.status} came with a body that is not JSON") from error
 

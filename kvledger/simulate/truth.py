@@ -286,6 +286,9 @@ def _meet(spans: list[tuple[int, int]], stamps: list[int] | None, *, inside: boo
     """The closed parts of `spans` inside (or outside) the times that `stamps` begin and end in turn."""
     if stamps is None:
         return [] if inside else spans
+    if stamps[-1] <= spans[0][0]:
+        # Nothing has changed since the first span began: by far the most frequent case.
+        return spans if bool(len(stamps) & 1) == inside else []
     out: list[tuple[int, int]] = []
     for low, high in spans:
         index = bisect_right(stamps, low)
