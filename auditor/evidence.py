@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from auditor.fold import Landing, StreamFold
-from auditor.lineage import Lineage
+from auditor.lineage import Ancestry
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place
 from events.chain import alias
-from events.ids import Inventory, StreamKey, VerdictReason
+from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
 from events.model.control import ProfileScope
 from events.model.part import (
@@ -147,7 +147,7 @@ class Evidence:
         self.strangers: dict[StreamKey, int] = {}
         self.unreadable: list[UnreadableRecord] = []
         self.partition_starts: dict[int, int] = {}
-        self.lineages: dict[str, Lineage] = {}
+        self.lineages: dict[str, Ancestry] = {}
         self.scope_domains = self.domains()
         self._verify = verify
         self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
@@ -206,23 +206,20 @@ class Evidence:
 
     def age(self, case: StreamCase, place: Place, copy: HeldCopy) -> Age:
         """How old a held copy is for this request. What lies behind a barrier was computed after it."""
-        return self._age(
-            case, place.holder, None if copy.doubted else copy.provenance, copy.seq, copy.installed
-        )
+        if copy.lineage is Lineage.PREFILL and copy.installed < self.request.number:
+            return Age.OLD  # computed here, before the request could be installed
+        return self._age(case, place.holder, None if copy.doubted else copy.provenance, copy.seq)
 
     def life_discharged(self, epoch: EpochRegistered, domain: str) -> bool:
         """Whether any epoch of this engine life, up to this one, has discharged the request in the domain."""
         since = self._discharged.get((epoch.life, domain))
         return since is not None and since <= epoch.epoch_no
 
-    def _age(self, case: StreamCase, holder: str, provenance: int | None, seq: int, installed: int) -> Age:
-        number = self.request.number
-        if installed < number:
-            return Age.OLD
+    def _age(self, case: StreamCase, holder: str, provenance: int | None, seq: int) -> Age:
         if provenance is None:
             barrier = case.barriers.get(holder)
             return Age.FRESH if barrier is not None and seq > barrier else Age.UNKNOWN
-        return Age.OLD if provenance < number else Age.FRESH
+        return Age.OLD if provenance < self.request.number else Age.FRESH
 
     def _case(self, epoch: EpochRegistered) -> StreamCase:
         case = self.streams.get(epoch.stream)
@@ -296,7 +293,7 @@ class Evidence:
     def _learn(self, case: StreamCase, record: StreamRecord) -> None:
         keep = not is_whole_domain(self.request.scope) and not self.everywhere
         for name, events in record.parts.items():
-            lineage = self.lineages.setdefault(self._domain_of(case, name), Lineage())
+            lineage = self.lineages.setdefault(self._domain_of(case, name), Ancestry())
             for event in events:
                 if isinstance(event, BlockStored | TransferStarted):
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
@@ -316,7 +313,7 @@ class Evidence:
             if landing.event == "snapshot_part" and domain not in case.first_discharge:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
-            age = self._age(case, landing.place.holder, landing.provenance, header.seq, header.control.offset)
+            age = self._age(case, landing.place.holder, landing.provenance, header.seq)
             if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
                 continue
             if age is Age.FRESH and is_whole_domain(self.request.scope):
@@ -390,7 +387,7 @@ class Evidence:
         """Transfers of one domain that haven't ended and may carry something old."""
         found: list[Transfer] = []
         for transfer, open_ in case.fold.transfers.items():
-            age = self._age(case, open_.place.holder, open_.provenance, open_.seq, open_.installed)
+            age = self._age(case, open_.place.holder, open_.provenance, open_.seq)
             if open_.place.alias == name and age is not Age.FRESH:
                 found.append(Transfer(transfer, open_.ids, age))
         return tuple(found)

@@ -13,7 +13,7 @@ from auditor.record import StreamRecord
 from auditor.residency import HeldCopy, HolderView, Place, Tables
 from events.chain import MODULUS
 from events.identity import profile_digest
-from events.ids import CopyState, Inventory, Lineage, StreamKey, StreamStatus
+from events.ids import CopyState, InvalidateReason, Inventory, Lineage, StreamKey, StreamStatus
 from events.model.part import (
     Ack,
     BlockEvicted,
@@ -73,7 +73,6 @@ class OpenTransfer(NamedTuple):
     place: Place
     provenance: int | None
     seq: int
-    installed: int
     ids: tuple[bytes, ...]
 
 
@@ -292,9 +291,7 @@ class StreamFold:
                 self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
             case TransferStarted():
                 place = Place(event.holder, event.group, alias)
-                self.transfers[event.transfer] = OpenTransfer(
-                    place, event.admitted_after, seq, installed, event.ids
-                )
+                self.transfers[event.transfer] = OpenTransfer(place, event.admitted_after, seq, event.ids)
                 self._land(
                     landed,
                     event,
@@ -324,7 +321,10 @@ class StreamFold:
                 else:
                     self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case BlockInvalidated():
-                self.tables.drop(Place(event.holder, event.group, alias), event.ids)
+                place = Place(event.holder, event.group, alias)
+                self.tables.drop(place, event.ids)
+                if event.reason is InvalidateReason.DELETION:
+                    self.tables.deleted.setdefault(place, set()).update(event.ids)
             case TierChanged():
                 self.tables.move(
                     Place(event.from_holder, event.group, alias),
@@ -391,7 +391,7 @@ class StreamFold:
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
                     self.transfers.setdefault(
-                        run.transfer, OpenTransfer(place, run.admitted_after, seq, installed, run.ids)
+                        run.transfer, OpenTransfer(place, run.admitted_after, seq, run.ids)
                     )
                 if run.state is CopyState.PENDING:
                     continue
@@ -449,7 +449,8 @@ class StreamFold:
         stated, held = (event.count, event.checksum), self.tables.inventory(place)
         if stated == held or not (exact or self.whole):
             return
-        self.divergences.append(Divergence(seq, place, stated, held))
+        if exact:
+            self.divergences.append(Divergence(seq, place, stated, held))
         if self.whole:
             self.snapshot, self.status = None, StreamStatus.QUARANTINED
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_seq, foreign_durable, last_acks
 from auditor.evidence import AckRead, Age, Base, Evidence, Late, StreamCase
 from auditor.finding import Counterexample
-from auditor.lineage import Covered, Lineage, covers
+from auditor.fold import Divergence
+from auditor.lineage import Ancestry, Covered, covers
 from events.ids import Inventory, StreamKey, VerdictReason
 
 
@@ -55,7 +56,7 @@ def _no_base(
 def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
     """At the last ack nothing old is held, nothing is without a root, nothing unassigned."""
     for domain, ack, case in last_acks(evidence, one):
-        lineage = evidence.lineages.get(domain, Lineage())
+        lineage = evidence.lineages.get(domain, Ancestry())
         unknown, undecided = 0, 0
         old: dict[str, list[bytes]] = {}
         for resident in ack.residents:
@@ -99,7 +100,7 @@ def _still_held(
     base = ack.bases.get(holder)
     since = base_seq(evidence, one, base) if base is not None else None
     exact = since is not None and not case.fold.faults and not case.disputes and not case.control_disputes
-    diverged = any(d.place.holder == holder and d.seq >= (since or 0) for d in case.fold.divergences)
+    diverged = any(divergence.place.holder == holder for divergence in case.fold.divergences)
     detail = f"{len(blocks)} old copies are held at the ack in record {ack.seq}"
     if not exact or diverged or not ack.signed:
         found.add("P4", VerdictReason.INVENTORY_DIVERGENCE, f"{one.subject} {holder}", detail)
@@ -151,7 +152,7 @@ def _after_last_ack(case: StreamCase, late: Late) -> bool:
 
 def _count(evidence: Evidence, late: Late) -> tuple[int, int]:
     """How many of the landed ids are in scope, and of how many that can't be told."""
-    lineage = evidence.lineages.get(late.domain, Lineage())
+    lineage = evidence.lineages.get(late.domain, Ancestry())
     answers = [covers(evidence.request.scope, lineage, block, late.profile) for block in late.ids]
     return answers.count(Covered.YES), answers.count(Covered.UNDECIDED)
 
@@ -178,17 +179,16 @@ def p7_statements(evidence: Evidence, one: Owing, found: Findings) -> None:
     case = one.case
     if case is None:
         return
-    bases = {name: base for _, ack, _ in last_acks(evidence, one) for name, base in ack.bases.items()}
-    for divergence in case.fold.divergences:
-        base = bases.get(divergence.place.holder)
-        since = base_seq(evidence, one, base) if base is not None else None
-        if since is not None and divergence.seq >= since:
-            stated, held = divergence.stated[0], divergence.held[0]
-            detail = f"record {divergence.seq} states {stated} copies, the log gives {held}"
-            if stated == held:
-                detail = f"record {divergence.seq} states another checksum than the log gives"
-            subject = f"{one.subject} {divergence.place.holder}"
-            found.add("P7", VerdictReason.INVENTORY_DIVERGENCE, subject, detail)
+    epochs = [epoch.stream for epoch in (*one.earlier, one.epoch)]
+    for told in [evidence.streams[stream] for stream in epochs if stream in evidence.streams]:
+        for divergence in told.fold.divergences:
+            if not _emptied_since(case, told, divergence):
+                stated, held = divergence.stated[0], divergence.held[0]
+                detail = f"record {divergence.seq} states {stated} copies, the log gives {held}"
+                if stated == held:
+                    detail = f"record {divergence.seq} states another checksum than the log gives"
+                subject = f"{told.fold.stream} {divergence.place.holder}"
+                found.add("P7", VerdictReason.INVENTORY_DIVERGENCE, subject, detail)
     unstated = sorted({place.holder for place in case.appeared if place not in case.fold.stated})
     if unstated:
         found.assumptions.append(f"{one.subject}: no statement yet about {', '.join(unstated)}")
@@ -198,12 +198,21 @@ def p7_statements(evidence: Evidence, one: Owing, found: Findings) -> None:
         )
 
 
+def _emptied_since(case: StreamCase, told: StreamCase, divergence: Divergence) -> bool:
+    """Whether the whole holder was cleared behind a divergence: only that makes it history. A snapshot may
+    repeat what the hook wrongly believes."""
+    holder = case.fold.holders.get(divergence.place.holder)
+    if holder is None or holder.cleared_seq is None:
+        return False
+    return case is not told or holder.cleared_seq > divergence.seq
+
+
 def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
     """No transfer that may carry something old is under way."""
     if one.case is None:
         return
     for name, domain in one.case.domains.items():
-        lineage = evidence.lineages.get(domain, Lineage())
+        lineage = evidence.lineages.get(domain, Ancestry())
         for transfer in evidence.open_transfers(one.case, name):
             profile = None
             answers = [covers(evidence.request.scope, lineage, block, profile) for block in transfer.ids]

@@ -17,7 +17,7 @@ class Covered(StrEnum):
 
 
 @dataclass(slots=True)
-class Lineage:
+class Ancestry:
     """Parents of one domain's blocks, learnt from every stream: an id has one parent, wherever it lies."""
 
     parents: dict[bytes, bytes] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Lineage:
         return Covered.YES
 
 
-def covers(scope: Scope, lineage: Lineage, block: bytes, profile: str | None) -> Covered:
+def covers(scope: Scope, lineage: Ancestry, block: bytes, profile: str | None) -> Covered:
     """Whether a block of a domain that the scope reaches is in scope; `profile` None: never declared."""
     if is_whole_domain(scope):
         return Covered.YES

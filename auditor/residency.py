@@ -67,10 +67,12 @@ class HolderView:
 @dataclass(slots=True)
 class Tables:
     """The copies. `shadow` holds what an earlier epoch of the same engine life left: memory that this
-    epoch's hook did not watch from the start."""
+    epoch's hook did not watch from the start. `deleted` remembers what was said to be removed by order, until
+    a clear makes it true for certain."""
 
     places: dict[Place, dict[bytes, HeldCopy]] = field(default_factory=dict)
     shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
+    deleted: dict[Place, set[bytes]] = field(default_factory=dict)
 
     def put(self, place: Place, block: bytes, copy: HeldCopy) -> None:
         """Stores a copy, or merges it into the resident one."""
@@ -106,10 +108,10 @@ class Tables:
             past.pop(block, None)
 
     def empty_holder(self, holder: str) -> None:
-        for tables in (self.places, self.shadow):
-            for place in tables:
+        for tables in (self.places, self.shadow, self.deleted):
+            for place, content in tables.items():
                 if place.holder == holder:
-                    tables[place].clear()
+                    content.clear()
 
     def restate(self, place: Place, ids: Iterable[bytes], state: CopyState) -> None:
         table = self.places.get(place, {})
@@ -138,8 +140,8 @@ class Tables:
         """Makes one id range of a holder and group exactly `listed`, keyed (alias, id).
 
         A listed copy that was resident keeps its older provenance unless records are missing since
-        (`torn`): then the hook knows better. In a `partial` holder nobody watched, so a younger claim is
-        kept as a doubt.
+        (`torn`): then the hook knows better, but for what it was ordered to remove. In a `partial` holder
+        nobody watched, so a younger claim is kept as a doubt.
         """
         low, high = bounds
         before: dict[tuple[bytes, bytes], HeldCopy] = {}
@@ -154,6 +156,8 @@ class Tables:
                 copy.doubted = have.doubted or (partial and age != copy.provenance)
                 copy.provenance = age
                 copy.seq, copy.installed = have.seq, have.installed
+            elif have is None and block in self.deleted.get(Place(holder, group, alias), ()):
+                copy.doubted = True
             self.put(Place(holder, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):
