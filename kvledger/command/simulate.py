@@ -89,7 +89,7 @@ async def _run(
 ) -> dict[str, int | float]:
     from kvledger.control import or_unavailable
     from kvledger.demonstration.stage import Stage
-    from kvledger.simulate.asker import Asker
+    from kvledger.simulate.asker import TRANSIT_MS, Asker
     from kvledger.simulate.checker import Checker
     from kvledger.simulate.fleet import MODEL, running_fleet
     from kvledger.simulate.replay import Replay, ReplayPace
@@ -103,7 +103,7 @@ async def _run(
     async def work() -> dict[str, int | float]:
         await _require_service(rest, url)
         async with running_fleet(settings, plan, tenants) as fleet:
-            asker = Asker(fleet, rest, Checker(fleet.truth))
+            asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
             stage = Stage(console)
             stage.say(
                 f"{plan.workers} workers serve model {MODEL} for {', '.join(tenants)}; lookups at {url}"

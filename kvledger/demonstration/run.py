@@ -15,7 +15,7 @@ from kvledger.demonstration.cast import BOUND_MS, Cast
 from kvledger.demonstration.stage import Stage
 from kvledger.failure import CommandError
 from kvledger.settings import Settings
-from kvledger.simulate.asker import Asker
+from kvledger.simulate.asker import TRANSIT_MS, Asker
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.fleet import Fleet, FleetPlan, running_fleet
 from kvledger.simulate.replay import Replay, ReplayPace
@@ -133,7 +133,7 @@ async def _perform(
     async with running_fleet(settings, plan.fleet, plan.tenants) as fleet:
         rest = RestClient(at.lookup_url, connections=LANES + 2)
         try:
-            asker = Asker(fleet, rest, Checker(fleet.truth))
+            asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
             probe = VisibilityProbe(fleet, asker)
             summary = await _replay(plan, stage, fleet, asker, probe)
             verdict = await _scenes(Cast(settings, at, fleet, rest, asker, stage), plan.tenants)

@@ -18,6 +18,8 @@ from router_client.wire import BINARY_TYPE, binary_query
 READER = "lookup-service"
 WHYS_KEPT = 5
 PROFILE_GRACE_MS = 5000.0
+TRANSIT_MS = 500.0
+"""What a pulse may take through a broker on a machine that does everything else as well."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Asker:
         self._rest = rest
         self._checker = checker
         self._clock_ns = fleet.truth.now_ns
+        self._began_ns = self._clock_ns()
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._first_served_ns: dict[str, int] = {}
 
@@ -156,7 +159,8 @@ class Asker:
         else:
             tally.unjustified_refusals += 1
         if len(tally.whys) < WHYS_KEPT:
-            tally.whys.append(f"{outcome.value}: {why}")
+            since_s = (self._clock_ns() - self._began_ns) / 1e9
+            tally.whys.append(f"{outcome.value} after {since_s:.1f} s: {why}")
 
     def _credit(self, match: Any) -> Credit:
         position = match["position"]

@@ -223,8 +223,14 @@ class Checker:
             needed = max(1, len(eligible))
         if len(servable) < needed:
             return Verdict(Outcome.OK)
-        first = f"{servable[0][0]}/{servable[0][1]}"
-        why = f"{len(servable)} of {len(eligible)} workers were in bound, first {first}"
+        who = servable[0]
+        vouched_ns = self._truth.vouched_ns(who, lookup.start_ns)
+        age = (
+            "always"
+            if not vouched_ns or vouched_ns < 0
+            else f"{_ms(lookup.start_ns - vouched_ns):.0f} ms before"
+        )
+        why = f"{len(servable)} of {len(eligible)} workers were in bound, first {who[0]}/{who[1]}, confirmed {age}"
         return Verdict(Outcome.UNJUSTIFIED_REFUSAL, f"status {lookup.status} although {why}")
 
     def _servable(self, lookup: Lookup, who: WorkerRank) -> bool:
@@ -244,3 +250,7 @@ class Checker:
 
 def _ns(milliseconds: float) -> int:
     return math.ceil(milliseconds * _NS_PER_MS)
+
+
+def _ms(nanoseconds: int) -> float:
+    return nanoseconds / _NS_PER_MS

@@ -34,6 +34,9 @@ from kvledger.simulate.worker import Job, SimWorker
 MODEL = "sim-8b"
 BLOCK_BYTES = 2 << 20
 OPEN_TIMEOUT_S = 30.0
+LAG_EVERY_S = 0.05
+LAG_EXCUSED_S = 0.15
+"""A timer that comes later than this shows that the host is overloaded, and not what runs on it at fault."""
 
 
 class FleetError(KvledgerError):
@@ -95,6 +98,7 @@ class Fleet:
     salt_by_tenant: Mapping[str, str]
     workers: list[SimWorker] = field(default_factory=list)
     planner: PromptPlanner = field(init=False)
+    slow_s: float = 0.0
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _birth: str = field(default_factory=lambda: secrets.token_hex(4) + "-")
 
@@ -182,6 +186,16 @@ class Fleet:
         except TimeoutError as error:
             raise FleetError("the fleet's work did not end in time") from error
 
+    async def _watch_host(self) -> None:
+        """Tells the truth when this process didn't get to run."""
+        while True:
+            before_ns = self.truth.now_ns()
+            await asyncio.sleep(LAG_EVERY_S)
+            after_ns = self.truth.now_ns()
+            if after_ns - before_ns > (LAG_EVERY_S + LAG_EXCUSED_S) * 1e9:
+                self.slow_s += (after_ns - before_ns) / 1e9
+                self.truth.was_slow(before_ns, after_ns)
+
     async def _add(self, index: int) -> None:
         plan = self.plan
         name = f"{plan.names}-{index}"
@@ -206,6 +220,7 @@ class Fleet:
     async def _open(self, count: int) -> None:
         for index in range(count):
             await self._add(index)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watch_host()))
         for worker in self.workers:
             assert worker.hook is not None
             if not await worker.hook.opened(OPEN_TIMEOUT_S):

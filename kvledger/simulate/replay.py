@@ -12,6 +12,8 @@ from kvledger.simulate.placement import Placement
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.visibility import VisibilityProbe
 
+LONGEST_PAUSE_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayPace:
@@ -24,9 +26,11 @@ class ReplayPace:
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """`placed_blind`: no usable answer, so the least loaded worker got it. `too_long`: fits no pool."""
+    """`asked_again`: refused at first, which lowers the rate. `placed_blind`: no usable answer, so the least
+    loaded worker got it. `too_long`: fits no pool."""
 
     requests: int = 0
+    asked_again: int = 0
     placed_blind: int = 0
     too_long: int = 0
 
@@ -80,6 +84,11 @@ class Replay:
     async def _one(self, request: TraceRequest) -> None:
         prompt = self._fleet.prompt(request)
         answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms)
+        if answer.status == 503:
+            # As `router_client` does: once more, after the time that the service asks for.
+            self.counts.asked_again += 1
+            await asyncio.sleep(min(LONGEST_PAUSE_S, answer.document.get("retry_after_ms", 100) / 1000))
+            answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms)
         matched = {self._index[name]: count for name, count in answer.matched.items() if name in self._index}
         chosen = self._placement.choose(len(prompt.keys), matched, request.arrival_s)
         self.counts.requests += 1

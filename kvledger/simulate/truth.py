@@ -228,6 +228,10 @@ class Truth:
                 self._disturbed[index] = (scope, Period(period.start_ns, self._clock_ns()))
                 return
 
+    def was_slow(self, start_ns: int, end_ns: int) -> None:
+        """The test's host itself stood still from then to then, which excuses everybody's lateness."""
+        self._disturbed.append((None, Period(start_ns, end_ns)))
+
     def hide(self, tenant: str) -> None:
         """A deletion of the tenant is about to be written: from now on its blocks may be filtered."""
         self._hidden.setdefault(tenant, []).append(Period(self._clock_ns()))
