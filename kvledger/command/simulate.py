@@ -51,10 +51,12 @@ def simulate(
     """
     from rich.console import Console
 
+    from kvledger.demonstration.run import log_to_file
     from kvledger.simulate.fleet import FleetPlan
 
     source, total = _source(trace, requests, seed)
     settings = load_settings()
+    log_to_file(settings.home, "simulate")
     console = Console(stderr=as_json, highlight=False)
     plan = FleetPlan(workers=workers, capacity_blocks=capacity)
     counts = asyncio.run(_run(settings, plan, source, total, rate or None, bound, stay, console))

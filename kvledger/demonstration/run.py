@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -99,6 +101,15 @@ def own_stack(settings: Settings) -> Settings:
     return mine
 
 
+def log_to_file(home: Path, name: str) -> None:
+    """Warnings of this process go where those of the stack's others are, and not between the scenes."""
+    path = Home(home).log(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=path, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+
+
 def run_demo(settings: Settings, plan: DemoPlan, stage: Stage) -> RunSummary:
     """Runs it all; interrupted at any moment it leaves no process behind.
 
@@ -107,10 +118,15 @@ def run_demo(settings: Settings, plan: DemoPlan, stage: Stage) -> RunSummary:
     mine = own_stack(settings)
     comparison = _RoundRobin(plan)
     began_s = time.monotonic()
+    log_to_file(mine.home, "demo")
     stage.say(f"Starting Kafka, PostgreSQL and kvledger in {mine.home} …")
     with session.running_stack(mine, extent=Extent.ALL, progress=lambda line: stage.say(f"  {line}")) as at:
         stage.say(f"  ready after {time.monotonic() - began_s:.1f} s: lookup service at {at.lookup_url}")
-        summary = asyncio.run(_perform(_in_force(mine, at), at, plan, stage, comparison))
+        try:
+            summary = asyncio.run(_perform(_in_force(mine, at), at, plan, stage, comparison))
+        except KeyboardInterrupt:
+            stage.say("Interrupted; stopping everything …")
+            raise
         stage.summary(summary)
         stage.say("Stopping …")
     stage.say(f"Logs and data stay in {mine.home} until the next demonstration; all processes have ended.")

@@ -102,7 +102,7 @@ def test_interrupted_demo_leaves_no_process_behind(home: Path, cwd: Path) -> Non
             demo.kill()
     text = (cwd / "out").read_text()
     assert "Traceback" not in text
-    assert text.splitlines()[-1] == "kvledger: interrupted"
+    assert text.splitlines()[-1].startswith("Interrupted; stopping everything")
     assert processes_of(home) == {}
 
 
