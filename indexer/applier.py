@@ -65,6 +65,7 @@ class Applier:
         self._prune_every_s = prune_every_s
         self._owned: dict[int, _Owned] = {}
         self._pruned_at_s: dict[int, float] = {}
+        self._owning = asyncio.Lock()
         self.block_operations = 0
         self.batches = 0
 
@@ -74,14 +75,22 @@ class Applier:
         return {number: owned.projection.next_offset for number, owned in self._owned.items()}
 
     async def own(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Makes these the partitions owned, and no others: those new are claimed and loaded. Returns the
-        offset to read each from. Raises StoreUnavailableError or LogUnavailableError: repeat the call."""
-        wanted = set(partitions)
-        for number in set(self._owned) - wanted:
-            self.disown(number)
-        for number in sorted(wanted - set(self._owned)):
-            self._owned[number] = await self._take_over(number)
-        return {number: self._owned[number].projection.next_offset for number in wanted}
+        """Makes these the partitions owned, and no others: those new, or claimed by somebody else while we
+        were not looking, are claimed and loaded. Returns the offset to read each from.
+
+        Raises StoreUnavailableError, LogUnavailableError or LeaseLostError: repeat the call.
+        """
+        # Rebalances overlap: two takings of one partition would end each other's lease.
+        async with self._owning:
+            wanted = set(partitions)
+            for number in set(self._owned) - wanted:
+                self.disown(number)
+            for number, owned in list(self._owned.items()):
+                if not await self._store.holds(owned.lease):
+                    self.disown(number)
+            for number in sorted(wanted - set(self._owned)):
+                self._owned[number] = await self._take_over(number)
+            return {number: self._owned[number].projection.next_offset for number in wanted}
 
     def disown(self, partition: int) -> None:
         """Forgets a partition's state; a write that is being retried is abandoned."""

@@ -72,6 +72,11 @@ class MemoryStore:
         rows.lease = replace(rows.lease, term=rows.lease.term + 1)
         return rows.lease
 
+    async def holds(self, lease: Lease) -> bool:
+        await asyncio.sleep(0)
+        rows = self._partitions.get((lease.topic, lease.partition))
+        return rows is not None and rows.lease.term == lease.term
+
     async def load(self, lease: Lease) -> list[StreamState]:
         await asyncio.sleep(0)
         return [_state(rows) for rows in self._mine(lease).streams.values()]

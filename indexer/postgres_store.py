@@ -110,6 +110,11 @@ class PostgresStore:
             finally:
                 await connection.close(timeout=2)
 
+    async def holds(self, lease: Lease) -> bool:
+        async with self._use() as connection:
+            row = await connection.fetchrow(copy_sql.STANDS_AT, lease.topic, lease.partition)
+        return row is not None and row["term"] == lease.term
+
     async def load(self, lease: Lease) -> list[StreamState]:
         async with (
             self._use() as connection,

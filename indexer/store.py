@@ -69,6 +69,9 @@ class Store(Protocol):
         """Takes the partition over: waits for an open transaction of the old owner, adds 1 to the term.
         Every earlier lease of the partition is void from here on."""
 
+    async def holds(self, lease: Lease) -> bool:
+        """Whether nobody has claimed the partition since."""
+
     async def load(self, lease: Lease) -> list[StreamState]:
         """The fold states exactly as the last written delta left them."""
 

@@ -18,13 +18,14 @@ from events.errors import KvledgerError
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
 from events.topic import EVENTS, SIGNATURE_HEADER
 from indexer.applier import Applier, SeekError
-from indexer.store import StoreUnavailableError
+from indexer.store import LeaseLostError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 TAKE = 500
 TAKE_WITHIN_S = 0.05
 CLAIM_WITHIN_S = 60.0
 WATCH_EVERY_S = 2.0
+UNOWNED_AFTER_S = 2 * CLAIM_WITHIN_S / 3
 
 
 class WorkerStoppedError(KvledgerError):
@@ -95,7 +96,7 @@ class LedgerApp(faust.App):
         while True:
             try:
                 return await self.applier.own(partitions)
-            except (StoreUnavailableError, LogUnavailableError) as error:
+            except (StoreUnavailableError, LogUnavailableError, LeaseLostError) as error:
                 if time.monotonic() > deadline_s:
                     raise
                 log.warning("assignment waits: %s", error)
@@ -196,6 +197,8 @@ async def _watch(app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s
             at, since_s = moved.get(partition, (-2, now_s))
             if position != at:
                 moved[partition] = (position, now_s)
+            elif position == -1 and now_s - since_s > min(UNOWNED_AFTER_S, stuck_after_s):
+                raise WorkerStoppedError(f"partition {partition} is assigned here and owned elsewhere")
             elif now_s - since_s > stuck_after_s:
                 end = await end_offset(partition)
                 if position < end:

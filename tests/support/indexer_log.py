@@ -113,11 +113,11 @@ class IndexerLog:
             "KVLEDGER_PARTITIONS": str(self.partitions),
         }
 
-    def start(self, command: str, database: str, output: Path) -> subprocess.Popen[bytes]:
+    def start(self, command: str, database: str, output: Path, *options: str) -> subprocess.Popen[bytes]:
         """The real command in a process of its own; what it writes goes to `output`."""
         with output.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", "kvledger", command],
+                [sys.executable, "-m", "kvledger", command, *options],
                 env=self.environment(database),
                 stdout=file,
                 stderr=file,

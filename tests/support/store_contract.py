@@ -139,6 +139,7 @@ class StoreContract:
         await store.write(zombie_lease, folded(zombie, records[:2]))
         lease, owner = await start(store)
         assert lease.term == zombie_lease.term + 1
+        assert (await store.holds(zombie_lease), await store.holds(lease)) == (False, True)
         with pytest.raises(LeaseLostError):
             await store.write(zombie_lease, folded(zombie, records[2:3]))
         with pytest.raises(LeaseLostError):

@@ -90,7 +90,8 @@ async def test_killed_indexer_goes_on_where_it_was(
 
         took_s = await wait_until(half_way)
         if turn:
-            assert took_s < 15, output.read_text()
+            # About 9 s where nothing else runs: 6 of them until the group gives the dead member up.
+            assert took_s < 30, output.read_text()
         processes[-1].send_signal(signal.SIGKILL)
         processes[-1].wait(10)
         processes.append(log.start("indexer", database, output))
@@ -117,6 +118,26 @@ async def test_second_worker_shares_the_partitions_and_inherits_them(
         await wait_until(lambda: caught_up(database, log))
         if turn == 1:
             processes[0].send_signal(signal.SIGKILL)
+    await equals_the_fold(database, log)
+
+
+async def test_frozen_worker_that_wakes_up_cannot_write(
+    log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    logs = [RandomLog(random.Random(30 + number), partition=number) for number in (0, 1)]
+
+    async def send(count: int) -> None:
+        for one in logs:
+            await log.send(one.partition, [record.value for record in one.records(count)])
+        await wait_until(lambda: caught_up(database, log))
+
+    processes.append(log.start("indexer", database, tmp_path / "indexer0.log"))
+    await send(100)
+    processes[0].send_signal(signal.SIGSTOP)
+    processes.append(log.start("indexer", database, tmp_path / "indexer1.log"))
+    await send(100)
+    processes[0].send_signal(signal.SIGCONT)
+    await send(100)
     await equals_the_fold(database, log)
 
 
