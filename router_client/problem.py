@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from events.ids import ExcludeReason
-from router_client.wire import Coverage, Model
+from router_client.wire import Coverage
 
 
 class ProblemKind(StrEnum):
@@ -79,8 +79,10 @@ TITLE: dict[ProblemKind, str] = {
 }
 
 
-class Lagging(Model):
+class Lagging(BaseModel):
     """One stream that kept an answer out of its bound, and where it stands here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     worker: str
     dp_rank: int | None
@@ -92,10 +94,12 @@ class Lagging(Model):
     """The newest that the stream's own pulse announced."""
 
 
-class Problem(Model):
+class Problem(BaseModel):
     """`type` is a relative reference that ends in the kind. Fields beside the RFC's five are set where the
     kind has them: `floor_ms` and `bound_ms` (422, 503), `best_achievable_ms`, `coverage`, `lagging`,
     `retry_after_ms` (503), `limit` (413), `field` (400)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     type: str
     title: str

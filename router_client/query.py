@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from events.errors import IdentityError
 from events.identity import pack_tokens
 from events.ids import Basis
 from events.model.profile import LayoutProfile
@@ -39,14 +40,17 @@ def make_query(
 ) -> Query | Problem:
     """The query of a request in a domain that the caller may read. `tokens` is a binary body.
 
-    A problem where the token isn't one, or the binary body no whole number of u32.
+    A problem where the token isn't one, a token id is no u32, or the binary body no whole number of them.
     """
     ids: tuple[bytes, ...] | None = None
     layout: LayoutProfile | None = None
     if isinstance(request, LookupRequest):
         ids, layout = request.block_ids, request.requester_layout
         if request.token_ids is not None:
-            tokens = pack_tokens(request.token_ids)
+            try:
+                tokens = pack_tokens(request.token_ids)
+            except IdentityError as error:
+                return problem(ProblemKind.MALFORMED, str(error), field="token_ids")
     elif tokens is None or len(tokens) % 4:
         return problem(ProblemKind.MALFORMED, "a binary body is token ids as u32 little endian")
     token: Token | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from events.fold.staleness import staleness_ns
 from events.fold.state import ProfileState
-from events.ids import ExcludeReason, StreamKey, StreamStatus
+from events.ids import Basis, ExcludeReason, StreamKey, StreamStatus
 from router_client.problem import Lagging
 from router_client.query import Query
 from router_client.stream_view import StreamView
@@ -39,6 +39,7 @@ class Standing:
     view: StreamView | None
     staleness_ms: float | None
     reason: ExcludeReason | None
+    basis: Basis = Basis.UNCONFIRMED
     within_bound: bool = True
     matching: tuple[ProfileState, ...] = ()
 
@@ -110,10 +111,10 @@ def _standing(
     if stream is None:
         return Standing(key, None, None, None, ExcludeReason.UNOPENED)
     state = stream.state
-    as_of, _ = stream.fresh(query.basis)
+    as_of, basis = stream.fresh(query.basis)
     age_ns = staleness_ns(now_ns, as_of, control_ns)
     age_ms = None if age_ns is None else age_ns / MILLISECOND_NS
-    standing = Standing(key, None, stream, age_ms, None)
+    standing = Standing(key, None, stream, age_ms, None, basis)
     registration = view.registry.registrations[key]
     if stream.shed or state.status is StreamStatus.GAP:
         standing.reason = ExcludeReason.GAP

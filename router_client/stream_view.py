@@ -37,11 +37,12 @@ class Layout:
     bits_of: dict[HolderGroup, int]
     sources: dict[int, list[HolderGroup]]
     all_bits: int
-
-    @property
-    def plain(self) -> bool:
-        """Whether one full-attention group is all there is."""
-        return len(self.groups) == 1 and self.groups[0].kind is GroupKind.FULL
+    block_sizes: tuple[int, ...]
+    levels: tuple[int, int, int, int]
+    """By tier (gpu, cpu, disk, remote) the level that answers for it, -1 where there is none yet: a tier that
+    the stream lacks adds nothing to the ones below it."""
+    plain: bool
+    """Whether one full-attention group is all there is."""
 
 
 def holders_signature(state: StreamState) -> tuple[object, ...]:
@@ -73,7 +74,22 @@ def make_layout(state: StreamState, index: PrefixIndex) -> Layout:
                 bit = bits[number, level]
                 bits_of[where] = bits_of.get(where, 0) | bit
                 sources[bit].append(where)
-    return Layout(tiers, [groups[number] for number in sorted(groups)], bits, bits_of, sources, sum(sources))
+    ordered_groups = [groups[number] for number in sorted(groups)]
+    level, levels = -1, []
+    for tier in TIERS:
+        level += tier in tiers
+        levels.append(level)
+    return Layout(
+        tiers,
+        ordered_groups,
+        bits,
+        bits_of,
+        sources,
+        sum(sources),
+        tuple(sorted({group.block_tokens for group in ordered_groups})),
+        (levels[0], levels[1], levels[2], levels[3]),
+        len(ordered_groups) == 1 and ordered_groups[0].kind is GroupKind.FULL,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ string. Unknown fields are refused, so that a misspelt bound is never taken for 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -62,21 +64,27 @@ def _ids(value: Any) -> Any:
     """Ids as hex strings, made bytes at once; the message says which length was wanted."""
     if not isinstance(value, (list, tuple)):
         raise ValueError("block_ids is an array")
-    if all(isinstance(block, bytes) and len(block) == ID_BYTES for block in value):
-        return tuple(value)
-    if not all(isinstance(block, str) for block in value) or {*map(len, value)} - {2 * ID_BYTES}:
-        raise ValueError(f"every block id is {2 * ID_BYTES} hex characters ({ID_BYTES} bytes)")
+    wrong = f"every block id is {2 * ID_BYTES} hex characters ({ID_BYTES} bytes)"
     try:
-        raw = bytes.fromhex("".join(value))
+        joined = "".join(value)
+    except TypeError as error:
+        if all(isinstance(block, bytes) and len(block) == ID_BYTES for block in value):
+            return tuple(value)
+        raise ValueError(wrong) from error
+    if value and {*map(len, value)} != {2 * ID_BYTES}:
+        raise ValueError(wrong)
+    try:
+        raw = bytes.fromhex(joined)
     except ValueError as error:
         raise ValueError("a block id is not hex") from error
     if len(raw) != ID_BYTES * len(value):
         raise ValueError("a block id is not hex")
-    return tuple(raw[at : at + ID_BYTES] for at in range(0, len(raw), ID_BYTES))
+    return tuple([raw[at : at + ID_BYTES] for at in range(0, len(raw), ID_BYTES)])
 
 
 BlockIds = Annotated[tuple[bytes, ...], BeforeValidator(_ids, json_schema_input_type=list[str])]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+TokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1})]
+"""A u32; its range is checked when the tokens are packed, all at once."""
 Milliseconds = Annotated[float, Field(ge=0)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 
@@ -159,7 +167,8 @@ def check_bound(max_staleness_ms: float | None, consistency: str | None) -> None
         raise ValueError('max_staleness_ms and consistency: "any" exclude each other')
 
 
-class TierTokens(Model):
+@dataclass(frozen=True, slots=True)
+class TierTokens:
     """Leading tokens usable with the tiers up to and with each, cumulative: gpu <= cpu <= disk <= remote."""
 
     gpu: int
@@ -168,7 +177,8 @@ class TierTokens(Model):
     remote: int
 
 
-class StreamPosition(Model):
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
     """How far this replica has applied the stream: its epoch and sequence, and the next offset to read of
     its partition of `kv.events`."""
 
@@ -179,7 +189,8 @@ class StreamPosition(Model):
     next_seq: int
 
 
-class Match(Model):
+@dataclass(frozen=True, slots=True)
+class Match:
     """What one worker's rank can use of the prefix. `staleness_ms` None: unknown, older than any bound."""
 
     worker: str
@@ -192,12 +203,13 @@ class Match(Model):
     basis: Basis
     identity: Literal["verified", "unverified"]
     position: StreamPosition
+    within_bound: bool
     load: Load | None = None
     transfer_compatible: bool | None = None
-    within_bound: bool
 
 
-class Excluded(Model):
+@dataclass(frozen=True, slots=True)
+class Excluded:
     """A worker's rank that was not scored, and why. `dp_rank` None: a candidate that nobody registered."""
 
     worker: str
@@ -206,7 +218,8 @@ class Excluded(Model):
     staleness_ms: float | None
 
 
-class Coverage(Model):
+@dataclass(frozen=True, slots=True)
+class Coverage:
     """Streams that the answer speaks for, of those registered and neither superseded, fenced nor closed."""
 
     included: int
@@ -216,7 +229,8 @@ class Coverage(Model):
         return f"{self.included}/{self.eligible}"
 
 
-class QuotaStanding(Model):
+@dataclass(frozen=True, slots=True)
+class QuotaStanding:
     """How the domain's owner stands against one of its limits."""
 
     tier: Tier
@@ -224,10 +238,14 @@ class QuotaStanding(Model):
     level: QuotaLevel
 
 
-class Answer(Model):
-    """`complete`: every eligible stream is scored, in bound and knows its whole inventory; only then does
+class Answer(BaseModel):
+    """What a client reads ignores fields that it doesn't know, so that a service may say more later.
+
+    `complete`: every eligible stream is scored, in bound and knows its whole inventory; only then does
     absence from `matches` mean that nothing is there. `staleness_ms` is the worst over eligible streams if
     complete, else over those scored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     matches: list[Match]
     excluded: list[Excluded]

@@ -20,6 +20,7 @@ from router_client.view import LocalView
 LOG = logging.getLogger(__name__)
 ASK_AGAIN_NS = 5_000_000_000
 SEND_TIMEOUT_S = 5.0
+COMPLAIN_EVERY_NS = 60_000_000_000
 FAILURES_BEFORE_REBUILD = 5
 
 
@@ -37,6 +38,7 @@ class BeaconWriter:
         self._interval_s = view.limits.beacon_interval_ms / 1_000
         self._asked_ns: dict[StreamKey, int] = {}
         self._failures = 0
+        self._complain_again_ns = 0
         self.written = 0
         self.resyncs = 0
 
@@ -49,10 +51,18 @@ class BeaconWriter:
                 self._failures = 0
                 await self._write(producer)
             except (KafkaError, TimeoutError) as error:
-                LOG.warning("beacons can't be written: %s", type(error).__name__, extra={"action": "beacon"})
+                self._complain(error)
                 await asyncio.sleep(0.5)
             finally:
                 await _quietly_stop(producer)
+
+    def _complain(self, error: Exception) -> None:
+        now_ns = self._monotonic_ns()
+        if now_ns >= self._complain_again_ns:
+            self._complain_again_ns = now_ns + COMPLAIN_EVERY_NS
+            LOG.warning(
+                "beacons can't be written: %s; trying again", type(error).__name__, extra={"action": "beacon"}
+            )
 
     async def _write(self, producer: Any) -> None:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ TURN_NS = 2_000_000
 INDEX_STEPS = 2_000
 FETCH_RECORDS = 500
 RETRY_S = 0.5
+COMPLAIN_EVERY_NS = 60_000_000_000
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class ViewFeed:
         self._wall_ms = wall_ms
         self._waiters: list[asyncio.Future[None]] = []
         self._view: LocalView | None = None
+        self._complained_ns: dict[str, int] = {}
 
     def attach(self, view: LocalView) -> None:
         """The view to feed; before `run`."""
@@ -131,7 +133,7 @@ class ViewFeed:
             try:
                 await self.control.catch_up()
             except LogUnavailableError as error:
-                LOG.warning("kv.control: %s", error, extra={"action": "control_unavailable"})
+                self._complain("control", error)
                 await self.control.stop()
             if self.control.registry.log:
                 return
@@ -143,7 +145,7 @@ class ViewFeed:
                 await read()
             except LogUnavailableError as error:
                 self.state.reconnects += 1
-                LOG.warning("kv.%s: %s", name, error, extra={"action": f"{name}_unavailable"})
+                self._complain(name, error)
             await asyncio.sleep(RETRY_S)
 
     async def _events(self) -> None:
@@ -240,6 +242,13 @@ class ViewFeed:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _complain(self, name: str, error: LogUnavailableError) -> None:
+        """Says it once a minute, however often it is tried."""
+        now_ns = self._monotonic_ns()
+        if now_ns - self._complained_ns.get(name, -COMPLAIN_EVERY_NS) >= COMPLAIN_EVERY_NS:
+            self._complained_ns[name] = now_ns
+            LOG.warning("kv.%s: %s; trying again", name, error, extra={"action": f"{name}_unavailable"})
 
     def _fed(self) -> LocalView:
         if self._view is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import rfc8785
 from pydantic import Field, StringConstraints
 
-from events.errors import SignatureError
+from events.errors import IdentityError, SignatureError
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
 from events.fold.state import Standing
@@ -205,7 +205,10 @@ class OrderDesk:
         keys = self._view.keyring.get(scope.domain)
         if keys is None:
             raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
-        tokens = pack_tokens(scope.token_ids)
+        try:
+            tokens = pack_tokens(scope.token_ids)
+        except IdentityError as error:
+            raise fail(ProblemKind.MALFORMED, str(error), field="scope.token_ids") from error
         chains: dict[tuple[str, int], list[bytes]] = {}
         for stream in self._view.streams.values():
             for declared in stream.profiles(keys):

@@ -40,7 +40,9 @@ def serve(
 
     Example: kvledger serve --port 8400
     """
-    from events.errors import KvledgerError
+    import logging
+
+    from events.errors import IdentityError, KvledgerError
     from indexer.service.credential import CredentialError
     from indexer.service.server import AddressTakenError, FeedFailedError, run
 
@@ -54,6 +56,14 @@ def serve(
         raise CommandError(
             str(error), advice="mend the file, or remove it", exit_code=ExitCode.CONFIGURATION
         ) from error
+    except IdentityError as error:
+        raise CommandError(
+            str(error),
+            advice="`kvledger up` makes one; KVLEDGER_HOME names the folder",
+            exit_code=ExitCode.CONFIGURATION,
+        ) from error
+    # What a broker's absence means is said once by the service itself.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         asyncio.run(run(config))
     except AddressTakenError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -53,12 +54,12 @@ def test_a_fresh_whole_stream_is_credited_with_what_it_holds() -> None:
     found = world.get(CHAIN)
     match = found.matches[0]
     assert (match.worker, match.matched_blocks, match.matched_tokens) == ("w0", 20, 320)
-    assert match.tiers.model_dump() == {"gpu": 320, "cpu": 320, "disk": 320, "remote": 320}
+    assert asdict(match.tiers) == {"gpu": 320, "cpu": 320, "disk": 320, "remote": 320}
     assert (match.staleness_ms, match.basis, match.identity) == (300.0, Basis.PUBLISHED, "verified")
     assert (match.endpoint, match.within_bound) == ("http://w0", True)
     assert match.position.next_seq == 2
     assert found.complete
-    assert found.coverage.model_dump() == {"included": 1, "eligible": 1}
+    assert asdict(found.coverage) == {"included": 1, "eligible": 1}
     assert found.as_of == "2023-11-14T22:13:19.700+00:00"
 
 
@@ -116,7 +117,7 @@ def test_without_an_echo_a_stream_is_silent_and_the_answer_refused() -> None:
     refusal = world.refused(CHAIN)
     assert (refusal.status, refusal.kind) == (503, ProblemKind.STALENESS_BOUND_UNMET)
     assert refusal.coverage is not None
-    assert refusal.coverage.model_dump() == {"included": 0, "eligible": 1}
+    assert asdict(refusal.coverage) == {"included": 0, "eligible": 1}
     assert refusal.lagging is not None
     assert refusal.lagging[0].reason == "silent"
     assert refusal.best_achievable_ms is None
@@ -312,7 +313,7 @@ def test_a_registered_rank_that_never_wrote_lowers_the_coverage() -> None:
     world.round(hook)
     found = world.get(CHAIN)
     assert not found.complete
-    assert found.coverage.model_dump() == {"included": 1, "eligible": 2}
+    assert asdict(found.coverage) == {"included": 1, "eligible": 2}
     assert found.excluded[0].reason == "unopened"
 
 
@@ -360,7 +361,7 @@ def test_draining_and_closed_workers_are_left_out() -> None:
     world.round(drained, closed, other)
     found = world.get(CHAIN)
     assert (lengths(found), reasons(found)) == ({"w2": 4}, {"w0": "draining"})
-    assert found.coverage.model_dump() == {"included": 1, "eligible": 2}
+    assert asdict(found.coverage) == {"included": 1, "eligible": 2}
 
 
 def stale_and_fresh() -> World:
@@ -628,7 +629,7 @@ def test_tiers_are_cumulative() -> None:
     hook.store(CHAIN[6:9], parent=CHAIN[5], holder="remote")
     world.round(hook)
     match = world.get(CHAIN).matches[0]
-    assert match.tiers.model_dump() == {"gpu": 32, "cpu": 96, "disk": 96, "remote": 144}
+    assert asdict(match.tiers) == {"gpu": 32, "cpu": 96, "disk": 96, "remote": 144}
     assert match.matched_tokens == 144
 
 

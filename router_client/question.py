@@ -1,0 +1,203 @@
+"""One question's chains, hashed and matched once each, and what each stream has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from events.fold.registry_state import Deletion
+from events.fold.state import GroupState, ProfileState
+from events.identity import root_parent
+from events.ids import ExcludeReason, GroupKind, ProfileId
+from events.keyring import DomainKeys
+from events.model.profile import transfer_compatible
+from events.scope import visible_length
+from router_client.problem import Problem, ProblemKind, problem
+from router_client.query import Query
+from router_client.reach import GroupReach, longest
+from router_client.standing import Standing
+from router_client.stream_view import Layout, StreamView
+from router_client.view import LocalView
+from router_client.wire import Match, StreamPosition, TierTokens
+
+Four = tuple[int, int, int, int]
+
+
+def too_many_blocks(view: LocalView, blocks: int) -> Problem:
+    """The refusal of a longer prefix than one question may have."""
+    return problem(ProblemKind.TOO_MANY_BLOCKS, f"{blocks} blocks", limit=view.limits.max_blocks)
+
+
+@dataclass(slots=True)
+class Chain:
+    """One profile's ids in one block size, the leading blocks by bit, and what deletions leave visible."""
+
+    ids: Sequence[bytes]
+    leading: dict[int, int]
+    visible: dict[tuple[int, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Usable tokens by cumulative tier, under one profile."""
+
+    tokens: Four
+    block_tokens: int
+    verified: bool
+    compatible: bool | None
+
+
+class Question:
+    """Asked of one stream after the other; `included` are all that will be asked."""
+
+    __slots__ = ("_chains", "_keys", "_live", "_orders", "_query", "_view")
+
+    def __init__(self, view: LocalView, query: Query, keys: DomainKeys, included: Sequence[Standing]) -> None:
+        self._view, self._query, self._keys = view, query, keys
+        self._chains: dict[tuple[ProfileId, int], Chain] = {}
+        self._orders: list[Deletion] = view.registry.deletions_of(query.domain)
+        live = 0
+        for standing in included:
+            if standing.view is not None and standing.view.layout is not None:
+                live |= standing.view.layout.all_bits
+        self._live = live & ~view.index.unsettled
+
+    def match(self, standing: Standing) -> Match | Problem | None:
+        """The stream's match, None where it has nothing (but a candidate gets a zero). Gives the standing a
+        reason where the question can't be answered for it."""
+        stream = standing.view
+        if stream is None:
+            return None
+        best: Reach | None = None
+        for declared in standing.matching:
+            reach = self._reach(stream, declared)
+            if isinstance(reach, Problem):
+                return reach
+            if reach is None:
+                standing.reason = ExcludeReason.PROFILE_INCOMPLETE
+                return None
+            if best is None or reach.tokens[3] > best.tokens[3]:
+                best = reach
+        if best is None:
+            best = Reach((0, 0, 0, 0), 1, False, None)
+        if best.tokens[3] == 0 and self._query.candidates is None:
+            return None
+        return self._made(standing, stream, best)
+
+    def _made(self, standing: Standing, stream: StreamView, reach: Reach) -> Match:
+        key, state = standing.key, stream.state
+        tokens = reach.tokens
+        return Match(
+            worker=key.worker,
+            endpoint=standing.endpoint,
+            dp_rank=key.rank,
+            tiers=TierTokens(*tokens),
+            matched_blocks=tokens[3] // reach.block_tokens,
+            matched_tokens=tokens[3],
+            staleness_ms=standing.staleness_ms,
+            basis=standing.basis,
+            identity="verified" if reach.verified else "unverified",
+            position=StreamPosition(
+                stream.partition,
+                self._view.position(stream.partition),
+                key.epoch,
+                state.epoch_no,
+                state.next_seq,
+            ),
+            within_bound=standing.within_bound,
+            load=stream.load,
+            transfer_compatible=reach.compatible,
+        )
+
+    def _reach(self, stream: StreamView, declared: ProfileState) -> Reach | Problem | None:
+        """None: the question can't be answered for this stream (ids of another block size, or more
+        profiles than one question is hashed for)."""
+        layout = stream.layout
+        tokens: Four = (0, 0, 0, 0)
+        size = 1
+        if layout is not None and layout.groups:
+            if self._query.ids is not None and len(layout.block_sizes) > 1:
+                return None
+            chains: dict[int, Chain] = {}
+            for size in layout.block_sizes:
+                chain = self._chain(declared.id, size)
+                if chain is None or isinstance(chain, Problem):
+                    return chain
+                chains[size] = chain
+            limit = self._limit(stream, declared.id, chains)
+            by_level = [self._level(layout, level, chains, limit) for level in range(len(layout.tiers))]
+            by_level.append(0)
+            tokens = (
+                by_level[layout.levels[0]],
+                by_level[layout.levels[1]],
+                by_level[layout.levels[2]],
+                by_level[layout.levels[3]],
+            )
+            size = layout.groups[0].block_tokens
+        wanted = self._query.layout
+        compatible = None
+        if wanted is not None and not declared.missing:
+            compatible = transfer_compatible(declared.layout, wanted)
+        return Reach(tokens, size, not declared.missing, compatible)
+
+    def _level(self, layout: Layout, level: int, chains: dict[int, Chain], limit: int) -> int:
+        if layout.plain:
+            group = layout.groups[0]
+            leading = chains[group.block_tokens].leading.get(layout.bits[group.index, level], 0)
+            return min(leading * group.block_tokens, limit)
+        reaches = [
+            self._group_reach(group, layout.bits[group.index, level], chains[group.block_tokens])
+            for group in layout.groups
+        ]
+        return longest(reaches, limit)
+
+    def _group_reach(self, group: GroupState, bit: int, chain: Chain) -> GroupReach:
+        if group.kind is GroupKind.FULL:
+            return GroupReach(group.kind, group.block_tokens, None, chain.leading.get(bit, 0))
+        held = self._view.index.resident_run(chain.ids, bit)
+        return GroupReach(group.kind, group.block_tokens, group.window, held=held)
+
+    def _chain(self, profile: ProfileId, block_tokens: int) -> Chain | Problem | None:
+        known = self._chains.get((profile, block_tokens))
+        if known is not None:
+            return known
+        query, limits = self._query, self._view.limits
+        ids: Sequence[bytes]
+        if query.ids is not None:
+            ids = query.ids
+        else:
+            tokens = query.tokens or b""
+            blocks = len(tokens) // (4 * block_tokens)
+            if blocks > limits.max_blocks:
+                return too_many_blocks(self._view, blocks)
+            if len(self._chains) >= limits.max_chains:
+                return None
+            ids = self._keys.hasher().chain(root_parent(profile), tokens, block_tokens)
+        chain = Chain(ids, self._view.index.match(ids, self._live), {(): len(ids)})
+        self._chains[profile, block_tokens] = chain
+        return chain
+
+    def _limit(self, stream: StreamView, profile: ProfileId, chains: dict[int, Chain]) -> int:
+        """Tokens that no open deletion hides on this stream."""
+        orders = self._open_orders(stream) if self._orders else ()
+        limit: int | None = None
+        for size, chain in chains.items():
+            visible = chain.visible.get(orders)
+            if visible is None:
+                visible = len(chain.ids)
+                for number in orders:
+                    scope = self._view.registry.deletions[number].scope
+                    visible = min(visible, visible_length(scope, chain.ids, profile))
+                chain.visible[orders] = visible
+            limit = visible * size if limit is None else min(limit, visible * size)
+        return limit or 0
+
+    def _open_orders(self, stream: StreamView) -> tuple[int, ...]:
+        """Numbers of the domain's deletions that this stream hasn't discharged."""
+        name = stream.alias(self._keys)
+        standings = stream.state.standings
+        return tuple(
+            order.number
+            for order in self._orders
+            if (standing := standings.get((name, order.number))) is None or not standing.discharged
+        )
