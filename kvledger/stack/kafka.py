@@ -63,7 +63,14 @@ class Kafka:
         """Formats an empty data folder under a fresh cluster id."""
         cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         properties = str(self.folder / "server.properties")
-        return (*self._java(256), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", properties)
+        return (
+            *self._java(256),
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            properties,
+        )
 
     def command(self) -> tuple[str, ...]:
         """Runs the broker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
@@ -274,7 +275,7 @@ class HookStub:
             holder=holder, group=0, count=len(ids), checksum=total.to_bytes(16, "big"), source="pool"
         )
 
-    def obey(self, request: int, *domains: str, keep: Sequence[bytes] = (), **more: object) -> None:
+    def obey(self, request: int, *domains: str, keep: Sequence[bytes] = (), **more: Any) -> None:
         """Removes everything older than the request from each domain and acks."""
         for domain in domains or ("acme", "acme/eu"):
             for (holder, name), copies in self.held.items():

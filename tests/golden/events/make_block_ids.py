@@ -66,14 +66,13 @@ def main() -> None:
         full | {"adapter": "é/ü", "adapter_revision": "1"},
     ]
     rows = []
-    for number, (tokens, size, extras) in enumerate(
-        [
-            (list(range(12)), 4, []),
-            ([0, 4294967295, 7, 7], 4, []),
-            ([1, 2, 3], 4, []),
-            (list(range(8)), 4, [{"mm": [["sha256:ab", -3]], "pe": []}, {"mm": [], "pe": ["sha256:cd"]}]),
-        ]
-    ):
+    cases: list[tuple[list[int], int, list[dict[str, object]]]] = [
+        (list(range(12)), 4, []),
+        ([0, 4294967295, 7, 7], 4, []),
+        ([1, 2, 3], 4, []),
+        (list(range(8)), 4, [{"mm": [["sha256:ab", -3]], "pe": []}, {"mm": [], "pe": ["sha256:cd"]}]),
+    ]
+    for number, (tokens, size, extras) in enumerate(cases):
         secret = hashlib.sha256(b"golden secret %d" % number).digest()
         root = hashlib.sha256(canonical(full)).digest()[:16]
         key = derive(secret, "id")

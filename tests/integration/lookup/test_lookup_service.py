@@ -109,7 +109,7 @@ async def test_all_body_forms_and_headers(kafka: str, topic_prefix: str) -> None
     ):
         await hook.store(CHAIN[:20])
         await answered(client, lambda a: a.matches)
-        asked = {"profile": "tiny", "domain": "default", "max_staleness_ms": 2_000}
+        asked: dict[str, Any] = {"profile": "tiny", "domain": "default", "max_staleness_ms": 2_000}
         by_tokens = await http.post("/v1/lookup", json={**asked, "token_ids": TOKENS})
         by_ids = await http.post(
             "/v1/lookup", json={**asked, "profile": PROFILE_ID, "block_ids": [b.hex() for b in CHAIN]}
@@ -217,7 +217,7 @@ async def test_a_service_starts_before_the_log_exists(kafka: str, topic_prefix: 
     ):
         assert (await http.get("/healthz")).status_code == 200
         assert (await http.get("/readyz")).status_code == 503
-        asked = {"profile": "tiny", "token_ids": TOKENS, "max_staleness_ms": 2_000}
+        asked: dict[str, Any] = {"profile": "tiny", "token_ids": TOKENS, "max_staleness_ms": 2_000}
         refusal = await http.post("/v1/lookup", json=asked)
         assert (refusal.status_code, refusal.json()["type"]) == (503, "/problems/index-unavailable")
         await begin_log(log)
@@ -295,7 +295,12 @@ async def test_tokens_wait_and_the_future_is_refused(kafka: str, topic_prefix: s
         RouterClient(url(server), timeout_s=5) as client,
     ):
         await answered(client, lambda a: a.complete)
-        asked = {"profile": "tiny", "domain": "default", "token_ids": TOKENS, "max_staleness_ms": 2_000}
+        asked: dict[str, Any] = {
+            "profile": "tiny",
+            "domain": "default",
+            "token_ids": TOKENS,
+            "max_staleness_ms": 2_000,
+        }
         future = Token(log.log, (10**6,), 0).encode()
         refusal = await http.post("/v1/lookup", json={**asked, "min_token": future})
         assert (refusal.status_code, refusal.json()["type"]) == (409, "/problems/token-future")
