@@ -10,6 +10,7 @@ from events.model.part import Group
 from events.model.profile import ContentProfile, LayoutProfile
 
 HASHES_REMEMBERED = 4_096
+DOUBTFUL_KEPT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,9 @@ class EngineConfig:
 
     `connectors` non-empty: a block that appears on the GPU may have been loaded rather than computed, so
     its provenance is that of a copy held elsewhere, or unknown. `hashes_remembered`: how many hashes without
-    a copy are kept, for children of a block that was removed under a running request.
+    a copy are kept, for children of a block that was removed under a running request. `doubtful_kept`: how
+    many copies that may be gone a holder keeps (clients can make them, by having hits announced again);
+    above it the older half is forgotten and the holder is partial.
     """
 
     engine: str = "vllm"
@@ -43,3 +46,4 @@ class EngineConfig:
     capacity_blocks: Mapping[Tier, int] = field(default_factory=dict)
     durable_ids: Mapping[Tier, str] = field(default_factory=dict)
     hashes_remembered: int = HASHES_REMEMBERED
+    doubtful_kept: int = DOUBTFUL_KEPT

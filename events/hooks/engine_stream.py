@@ -21,8 +21,9 @@ from events.hooks.engine_event import (
 )
 from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
 from events.hooks.holder_book import HolderBook, tier_of
-from events.hooks.inventory import Table, checksum_of
+from events.hooks.inventory import drop_doubtful, pulse_checksums, statements
 from events.hooks.inventory_snapshot import snapshot_records
+from events.hooks.removal import RemovalReader
 from events.hooks.store import StoreReader
 from events.hooks.translation import Draft, Translation, invalidated
 from events.ids import EvictReason, InvalidateReason, Tier
@@ -64,11 +65,11 @@ class EngineStream:
         self.worker = worker
         self.rank = rank
         self.engine_life = ""
-        self.removed_unknown = 0
         self._config = config
         self._book = DomainBook(keyring, config, bound_salts)
         self._hashes = HashMap(self._book, config.hashes_remembered)
         self._holders = HolderBook(config)
+        self._removals = RemovalReader(self._holders, self._hashes)
         self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
         self._restatements = 0
 
@@ -115,7 +116,9 @@ class EngineStream:
                         conflicts = self._hashes.conflicts
                         self._unreadable(draft, batch, "conflicting block hashes", 0, loses=True)
                 case BlockRemoved():
-                    self._removed_one_each(draft, event)
+                    if not self._removals.read(draft, event):
+                        medium = (event.medium or "")[:40]
+                        self._flag(draft, f"removed: medium {medium!a}", 8 * len(event.hashes))
                 case AllBlocksCleared():
                     self._cleared(draft)
                 case UnknownEvent():
@@ -123,7 +126,7 @@ class EngineStream:
                 case MalformedEvent():
                     what = f"malformed {event.kind}: {event.reason}"
                     self._unreadable(draft, batch, what, 0, loses=event.kind != "batch")
-        self._hashes.trim()
+        self._bound(draft)
         self._tell(draft)
         return draft.finish()
 
@@ -148,12 +151,7 @@ class EngineStream:
         """Every physical block of these hashes was taken out of the tier on order. Unknown ones are no-ops,
         and so is what the engine itself says of it later. Orphans go silently, their counts are told."""
         draft = Draft()
-        gone: dict[tuple[str, str, int], list[bytes]] = {}
-        for name in hashes:
-            for size, node in self._hashes.find_all(name):
-                for table in self._holders.tables():
-                    if table.holder.tier is tier and table.size == size:
-                        self._remove_all(table, node, gone)
+        gone = self._removals.take_out(hashes, tier)
         self._hashes.trim()
         self._tell(draft)
         translation = draft.finish()
@@ -178,31 +176,11 @@ class EngineStream:
 
     def checksums(self) -> tuple[PulseChecksum, ...]:
         """Inventory of each holder and group over all domains."""
-        sums: list[PulseChecksum] = []
-        for table in self._holders.tables():
-            count, checksum = checksum_of(table.by_domain.values())
-            sums.append(
-                PulseChecksum(holder=table.holder.name, group=table.index, count=count, checksum=checksum)
-            )
-        return tuple(sums)
+        return pulse_checksums(self._holders.tables())
 
     def statements(self) -> dict[str, list[Statement]]:
         """Inventory of each holder and group by domain; one that has become empty is stated once more."""
-        stated: dict[str, list[Statement]] = {}
-        for table in self._holders.tables():
-            for domain, tally in list(table.by_domain.items()):
-                if not tally.count:
-                    del table.by_domain[domain]
-                stated.setdefault(domain, []).append(
-                    Statement(
-                        holder=table.holder.name,
-                        group=table.index,
-                        count=tally.count,
-                        checksum=tally.checksum,
-                        source="derived",
-                    )
-                )
-        return stated
+        return statements(self._holders.tables())
 
     def orphan_counts(self) -> tuple[int, int]:
         """(orphans, unassigned) over all holders."""
@@ -212,6 +190,11 @@ class EngineStream:
     def inventory_known(self) -> bool:
         """Whether no holder is partial."""
         return not any(holder.partial for holder in self._holders.holders())
+
+    @property
+    def removed_unknown(self) -> int:
+        """Removals so far of what wasn't held; each changed nothing."""
+        return self._removals.unknown
 
     @property
     def hash_count(self) -> int:
@@ -254,43 +237,6 @@ class EngineStream:
         else:
             self._stores.read(draft, table, event, admitted_after, nodes)
 
-    def _removed_one_each(self, draft: Draft, event: BlockRemoved) -> None:
-        tier = tier_of(event)
-        if tier is None:
-            self._flag(draft, f"removed: medium {(event.medium or '')[:40]!a}", 8 * len(event.hashes))
-            return
-        table = self._holders.find(tier, event.group)
-        if table is None:
-            self.removed_unknown += len(event.hashes)
-            return
-        reason = EvictReason.CAPACITY if tier is Tier.GPU else EvictReason.UNKNOWN
-        nodes, copies, nameless = self._hashes.of_size(table.size), table.copies, table.nameless
-        for name in event.hashes:
-            node = nodes.get(name)
-            if node is None:
-                self.removed_unknown += 1
-                continue
-            copy = copies.get(node.block) or nameless.get(name)
-            if copy is None:
-                self.removed_unknown += 1
-                continue
-            gone = table.remove_one(copy, self._hashes)
-            chain = copy.node.chain
-            if chain is not None:
-                block = copy.node.block
-                draft.evicted(chain.domain, table.holder.name, table.index, block, reason, gone)
-
-    def _remove_all(self, table: Table, node: Node, gone: dict[tuple[str, str, int], list[bytes]]) -> None:
-        copy = table.find(node)
-        if copy is None:
-            return
-        if copy.twins is not None and table.drop_twin(copy, node, self._hashes):
-            return
-        table.end(copy, self._hashes)
-        if copy.node.chain is not None:
-            where = (copy.node.chain.domain, table.holder.name, table.index)
-            gone.setdefault(where, []).append(copy.node.block)
-
     def _cleared(self, draft: Draft) -> None:
         """vLLM's clear empties its own cache and says nothing of other tiers."""
         others = False
@@ -320,6 +266,21 @@ class EngineStream:
 
     def _flag(self, draft: Draft, kind: str, length: int) -> None:
         draft.stream_events.append(UnknownEvents(kind=kind[:200], length=length))
+
+    def _bound(self, draft: Draft) -> None:
+        """Keeps memory within limits, and says what is no longer known for that."""
+        limit = self._config.doubtful_kept
+        for holder in self._holders.holders():
+            if holder.doubtful > limit:
+                for table, copy in drop_doubtful(holder, limit // 2, self._hashes):
+                    node = copy.node
+                    if node.chain is not None:
+                        draft.evicted(
+                            node.chain.domain, holder.name, table.index, node.block, EvictReason.UNKNOWN, True
+                        )
+                # The snapshot's end says that the holder is partial.
+                draft.restated = True
+        self._hashes.trim()
 
     def _tell(self, draft: Draft) -> None:
         """Counts that changed; and the holders and groups again, if the log doesn't know them all."""

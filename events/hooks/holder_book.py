@@ -90,6 +90,8 @@ class HolderBook:
             table = self._learn(tier, event)
             if table is not None:
                 self._seen[key] = table
+        elif event.block_size and event.block_size != table.size:
+            return None
         return table
 
     def declarations(self, *, opening: bool) -> tuple[HolderDeclared, ...]:

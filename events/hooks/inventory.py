@@ -14,7 +14,8 @@ from events.chain import MODULUS
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_identity import HashMap, Node
 from events.ids import Inventory, Lineage, Tier
-from events.model.part import Group, HolderDeclared
+from events.model.part import Group, HolderDeclared, Statement
+from events.model.signal import PulseChecksum
 
 
 class Copy:
@@ -100,6 +101,11 @@ class Holder:
             return Inventory.PARTIAL
         filled = any(table.copies or table.nameless for table in self.tables.values())
         return Inventory.KNOWN if filled else Inventory.EMPTY
+
+    @property
+    def doubtful(self) -> int:
+        """Copies that may be gone."""
+        return sum(len(table.copies) + len(table.nameless) for table in self.tables.values()) - self.certain
 
     def declaration(self, inventory: Inventory) -> HolderDeclared:
         return HolderDeclared(
@@ -240,10 +246,50 @@ class Table:
         hashes.use(node)
 
 
-def checksum_of(tallies: Iterable[Tally]) -> tuple[int, bytes]:
-    """(count, checksum) over several tallies."""
-    count = total = 0
-    for tally in tallies:
-        count += tally.count
-        total += tally.total
-    return count, (total % MODULUS).to_bytes(16, "big")
+def drop_doubtful(holder: Holder, keep: int, hashes: HashMap) -> list[tuple[Table, Copy]]:
+    """Forgets the oldest copies that may be gone, all but `keep`. As they may also still be there, the
+    holder is partial from now on."""
+    excess = holder.doubtful - keep
+    dropped: list[tuple[Table, Copy]] = []
+    for table in holder.tables.values():
+        for copy in [copy for copy in table.every_copy() if not copy.certain][: excess - len(dropped)]:
+            table.end(copy, hashes)
+            dropped.append((table, copy))
+    holder.partial = holder.partial or bool(dropped)
+    return dropped
+
+
+def pulse_checksums(tables: Iterable[Table]) -> tuple[PulseChecksum, ...]:
+    """Inventory of each table over all domains."""
+    sums: list[PulseChecksum] = []
+    for table in tables:
+        tallies = table.by_domain.values()
+        total = sum(tally.total for tally in tallies) % MODULUS
+        sums.append(
+            PulseChecksum(
+                holder=table.holder.name,
+                group=table.index,
+                count=sum(tally.count for tally in tallies),
+                checksum=total.to_bytes(16, "big"),
+            )
+        )
+    return tuple(sums)
+
+
+def statements(tables: Iterable[Table]) -> dict[str, list[Statement]]:
+    """Inventory of each table by domain; one that has become empty is stated once more, then left out."""
+    stated: dict[str, list[Statement]] = {}
+    for table in tables:
+        for domain, tally in list(table.by_domain.items()):
+            if not tally.count:
+                del table.by_domain[domain]
+            stated.setdefault(domain, []).append(
+                Statement(
+                    holder=table.holder.name,
+                    group=table.index,
+                    count=tally.count,
+                    checksum=tally.checksum,
+                    source="derived",
+                )
+            )
+    return stated

@@ -139,6 +139,26 @@ class FoldedStream:
             sum(holder.orphans for holder in holders),
             sum(holder.unassigned for holder in holders),
         )
+        if self.state.copy_count() < 1_000:
+            self.compare_copies()
+
+    def compare_copies(self) -> None:
+        """The reader has every copy as the stream has it: a snapshot would change nothing."""
+        for table in self.stream._holders.tables():
+            own = {
+                block: (
+                    copy.node.parent_block or bytes(16),
+                    CopyState.COMMITTED if copy.certain else CopyState.UNCERTAIN,
+                    copy.lineage,
+                    copy.admitted_after,
+                )
+                for block, copy in table.copies.items()
+            }
+            read = {
+                block: (parent, attributes.state, attributes.lineage, attributes.admitted_after)
+                for block, (parent, attributes) in self.copies(table.holder.name, table.index).items()
+            }
+            assert own == read
 
     def alias_of(self, domain: str) -> bytes:
         return alias(self.ring[domain].alias_key, self.worker, self.rank, self.state.epoch_no)

@@ -262,4 +262,4 @@ def sparse(chain: list[Content], window: list[Content], hits: int) -> BlockStore
 
 
 TestEngineAndReader = EngineAndReader.TestCase
-TestEngineAndReader.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestEngineAndReader.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

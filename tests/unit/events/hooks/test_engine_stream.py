@@ -224,6 +224,17 @@ class TestDuplicates:
         folded.snapshot()
         assert set(folded.copies()) == set(ids(2, 3))
 
+    def test_doubts_are_bounded_and_what_is_forgotten_makes_the_holder_partial(self) -> None:
+        folded = FoldedStream(EngineConfig(content=CONTENT, doubtful_kept=4))
+        for number in range(1, 6):
+            folded.events(stored(number), stored(number))
+            folded.events(removed(number))
+        assert folded.translations[-1].snapshot_due
+        assert set(folded.copies()) == {ids(4)[0], ids(5)[0]}
+        folded.snapshot()
+        assert folded.state.holders["gpu"].inventory is Inventory.PARTIAL
+        assert not folded.stream.inventory_known()
+
     def test_a_duplicate_never_makes_a_copy_younger(self, folded: FoldedStream) -> None:
         folded.events(stored(1), admitted_after=5)
         folded.events(stored(1), admitted_after=9)
@@ -378,6 +389,12 @@ class TestSparseGroups:
         assert len(folded.copies(group=1)) == 1
         assert set(folded.copies(group=1)).isdisjoint(folded.copies(group=0))
         assert folded.state.holders["gpu"].groups[1].block_tokens == 2 * SIZE
+
+    def test_a_group_s_block_size_doesn_t_change_under_its_copies(self, folded: FoldedStream) -> None:
+        double = stored(2, tokens=pack_tokens([1] * SIZE + [2] * SIZE), block_size=2 * SIZE)
+        folded.events(double, AllBlocksCleared(), stored(1), double)
+        assert folded.credited() == set(ids(1))
+        assert folded.state.unknown_events == 1
 
     def test_a_removal_ends_the_copy_of_its_own_group_only(self, folded: FoldedStream) -> None:
         folded.events(stored(1), stored(1, group=1))
