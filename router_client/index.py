@@ -117,7 +117,9 @@ class PrefixIndex:
                     rooted[block] = self._one(had | root)
                     kids = children.get(block)
                     # The only continuation is most often the very next block of the run.
-                    if kids is not None and not (at < last and kids == ids[at + 1]):
+                    if kids is not None and not (
+                        at < last and kids == ids[at + 1] and parents[at + 1] == block
+                    ):
                         late.extend(self._kids(block))
         if late:
             self._settle(bits, late)
