@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from events.chain import sha256
 from events.errors import KvledgerError
 from events.fold.registry import Registry
-from events.kafka.connection import RawRecord
+from events.kafka.connection import LogUnavailableError, RawRecord
 from indexer.delta import Delta
 from indexer.outbox import Outbox
 from indexer.partition_log import PartitionLog
@@ -166,10 +166,14 @@ class Applier:
         """Records between were not delivered (None: read again), are gone from the log's head, or never
         were: aborted transactions leave offsets without a record."""
         projection = owned.projection
-        start, _ = await self._log.bounds(self._topic, error.partition)
-        if start > error.wanted:
-            return projection.skip_to(start)
-        record = await self._log.first_from(self._topic, error.partition, error.wanted)
+        try:
+            start, _ = await self._log.bounds(self._topic, error.partition)
+            if start > error.wanted:
+                return projection.skip_to(start)
+            record = await self._log.first_from(self._topic, error.partition, error.wanted)
+        except LogUnavailableError as away:
+            log.warning("partition %d is read again: %s", error.partition, away)
+            return None
         if record is not None and record.offset > error.wanted:
             return projection.pass_hole(record.offset)
         return None

@@ -200,7 +200,10 @@ async def _watch(app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s
             elif position == -1 and now_s - since_s > min(UNOWNED_AFTER_S, stuck_after_s):
                 raise WorkerStoppedError(f"partition {partition} is assigned here and owned elsewhere")
             elif now_s - since_s > stuck_after_s:
-                end = await end_offset(partition)
+                try:
+                    end = await end_offset(partition)
+                except LogUnavailableError:
+                    continue
                 if position < end:
                     raise WorkerStoppedError(
                         f"partition {partition} stands at {position} of {end} for {stuck_after_s:g} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from events.errors import KvledgerError
 from events.topic import MAX_RECORD_BYTES, SIGNATURE_HEADER, Topic, TopicNames
 
 PRODUCER_LIMIT_BYTES = 2 * MAX_RECORD_BYTES
+STOP_TIMEOUT_S = 5.0
 
 
 class LogUnavailableError(KvledgerError):
@@ -145,7 +147,14 @@ class LogTail:
         self._consumer.seek(TopicPartition(topic, partition), offset)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Idempotent; never fails and never waits long: the tail is given up either way."""
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.stop()
+        if consumer is None:
+            return
+        # With its broker away the client can end in a CancelledError of its own, which must not become ours.
+        stopping = asyncio.ensure_future(consumer.stop())
+        await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
+        if not stopping.done():
+            stopping.cancel()
+        elif not stopping.cancelled():
+            stopping.exception()

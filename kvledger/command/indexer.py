@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import typer
 
 from kvledger.command.migrate import configured_database
+from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 REGISTRY_INTERVAL_S = 0.2
 BEGIN_RETRY_S = 0.5
+STOP_WITHIN_S = 18.0
 
 
 def register(app: typer.Typer) -> None:
@@ -51,11 +55,20 @@ async def run(settings: Settings, dsn: str) -> None:
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
+    _end_within(STOP_WITHIN_S)
     try:
         # After a signal the worker leaves its group in order; what waits for a service is cut short.
         await asyncio.wait_for(work, 15 if stop.is_set() else None)
     except TimeoutError:
         logging.getLogger(__name__).warning("stopped without leaving the group in order")
+
+
+def _end_within(seconds: float) -> None:
+    """The consumer has a thread of its own that may wait for a broker: it must not keep a process that has
+    to be started again."""
+    timer = threading.Timer(seconds, os._exit, (ExitCode.FAILED,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
@@ -108,6 +121,8 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
                     stop.set()
             await worker
             for task in background:
+                if task.cancelled():
+                    raise CommandError("a task of the indexer was cancelled", advice="start it again")
                 if task.done():
                     task.result()
     finally:
