@@ -37,7 +37,7 @@ class Chain:
     visible: dict[tuple[int, ...], int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reach:
     """Usable tokens by cumulative tier, under one profile."""
 
@@ -113,6 +113,8 @@ class Question:
         """None: the question can't be answered for this stream (ids of another block size, or more
         profiles than one question is hashed for)."""
         layout = stream.layout
+        if layout is not None and layout.plain and len(layout.tiers) == 1 and self._query.layout is None:
+            return self._simple(stream, layout, declared)
         tokens: Four = (0, 0, 0, 0)
         size = 1
         if layout is not None and layout.groups:
@@ -139,6 +141,19 @@ class Question:
         if wanted is not None and not declared.missing:
             compatible = transfer_compatible(declared.layout, wanted)
         return Reach(tokens, size, not declared.missing, compatible)
+
+    def _simple(self, stream: StreamView, layout: Layout, declared: ProfileState) -> Reach | Problem | None:
+        """`_reach` for the most frequent stream: one full-attention group on one tier."""
+        size = layout.block_sizes[0]
+        chain = self._chain(declared.id, size)
+        if not isinstance(chain, Chain):
+            return chain
+        held = chain.leading.get(layout.all_bits, 0) * size
+        if self._orders and held:
+            held = min(held, self._limit(stream, declared.id, {size: chain}))
+        first = layout.levels
+        tokens = (held * (first[0] == 0), held * (first[1] == 0), held * (first[2] == 0), held)
+        return Reach(tokens, size, not declared.missing, None)
 
     def _level(self, layout: Layout, level: int, chains: dict[int, Chain], limit: int) -> int:
         if layout.plain:

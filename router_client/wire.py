@@ -167,9 +167,12 @@ def check_bound(max_staleness_ms: float | None, consistency: str | None) -> None
         raise ValueError('max_staleness_ms and consistency: "any" exclude each other')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TierTokens:
-    """Leading tokens usable with the tiers up to and with each, cumulative: gpu <= cpu <= disk <= remote."""
+    """Leading tokens usable with the tiers up to and with each, cumulative: gpu <= cpu <= disk <= remote.
+
+    Not frozen, like the other parts of a match: freezing them costs more than finding the match.
+    """
 
     gpu: int
     cpu: int
@@ -177,7 +180,7 @@ class TierTokens:
     remote: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamPosition:
     """How far this replica has applied the stream: its epoch and sequence, and the next offset to read of
     its partition of `kv.events`."""
@@ -189,7 +192,7 @@ class StreamPosition:
     next_seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Match:
     """What one worker's rank can use of the prefix. `staleness_ms` None: unknown, older than any bound."""
 

@@ -762,3 +762,15 @@ def test_before_kv_control_is_read_the_index_is_unavailable() -> None:
     world.round(world.join())
     world.view.control_current_ns = lambda: None
     assert world.refused(CHAIN).kind is ProblemKind.INDEX_UNAVAILABLE
+
+
+@pytest.mark.parametrize("tier", [*Tier])
+def test_one_tier_alone_counts_from_its_own_place_on(tier: Tier) -> None:
+    world = World()
+    hook = world.join("w0", 0, "e1", tier)
+    hook.store(CHAIN[:4], holder=tier.value)
+    world.round(hook)
+    tokens = asdict(world.get(CHAIN).matches[0].tiers)
+    assert list(tokens.values()) == [0] * [*Tier].index(tier) + [64] * (4 - [*Tier].index(tier))
+    same = world.get(CHAIN, requester_layout={"tp_size": 2}).matches[0]
+    assert asdict(same.tiers) == tokens
