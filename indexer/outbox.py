@@ -49,11 +49,14 @@ class KafkaOutbox:
 
     async def _rebuild(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is not None:
-            try:
-                await asyncio.wait_for(producer.stop(), 2)
-            except (KafkaError, TimeoutError, OSError):
-                log.warning("a producer could not be stopped in order", extra={"action": "outbox_rebuilt"})
+        if producer is None:
+            return
+        stopping = asyncio.ensure_future(producer.stop())
+        await asyncio.wait({stopping}, timeout=2)
+        if not stopping.done():
+            stopping.cancel()
+        if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
+            log.warning("a producer could not be stopped in order", extra={"action": "outbox_rebuilt"})
 
     async def bury(self, topic: str, partition: int, letters: list[DeadLetter]) -> None:
         for letter in letters:

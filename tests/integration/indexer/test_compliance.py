@@ -160,7 +160,7 @@ async def test_every_documented_question_has_the_documented_answer(
     connection = await asyncpg.connect(database)
     try:
         await play(log)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             while not await answered(connection):  # noqa: ASYNC110 - other processes make it true
                 await asyncio.sleep(0.1)
         await connection.execute("SET ROLE kvledger_auditor")

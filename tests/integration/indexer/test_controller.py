@@ -54,7 +54,7 @@ async def test_silent_stream_is_fenced_and_a_broken_one_is_asked(
     everybody = asyncio.create_task(beat(log, builders))
     silenced: asyncio.Task[None] | None = None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             await _until(lambda: _asked(log, "w1"))
             assert not (await log.registry()).fenced
             everybody.cancel()
@@ -65,7 +65,7 @@ async def test_silent_stream_is_fenced_and_a_broken_one_is_asked(
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
         controller = log.start("controller", database, tmp_path / "controller.log")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await _until(lambda: _succeeded(log, term))
     finally:
         for task in (everybody, silenced):

@@ -21,7 +21,7 @@ from tests.support.random_log import RandomLog
 from tests.support.store_contract import usage_of
 
 
-async def wait_until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 40.0) -> float:
+async def wait_until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 90.0) -> float:
     """Seconds until the condition held."""
     begun = time.monotonic()
     while not await holds():

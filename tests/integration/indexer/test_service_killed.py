@@ -78,13 +78,13 @@ async def _through_both(log: IndexerLog, database: str, home: Path, process: sub
             await log.send(one.partition, [record.value for record in one.records(count)])
 
     await send(100)
-    await caught_up(database, log, timeout_s=40)
+    await caught_up(database, log, timeout_s=90)
     for service in ("postgres", "kafka"):
         kill(home, service)
         await send(150)
-        await caught_up(database, log, timeout_s=60)
+        await caught_up(database, log, timeout_s=90)
         await send(50)
-        assert await caught_up(database, log, timeout_s=40) < 30
+        assert await caught_up(database, log, timeout_s=90) < 30
     assert process.poll() is None
     registry, states = await log.registry(), await log.fold()
     store = PostgresStore(database)
