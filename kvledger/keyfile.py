@@ -66,11 +66,19 @@ def load_ring(home: Path) -> KeyRing:
     return load_keyring(ring_path(home))
 
 
+def public_key_path(home: Path, role: Role) -> Path:
+    """The half that may be given to anybody, for example to whoever verifies a proof."""
+    return key_path(home, role).with_suffix(".pub")
+
+
 def ensure_key(home: Path, role: Role) -> None:
-    """Makes a role's key unless there is one."""
+    """Makes a role's key unless there is one, and its public half beside it."""
     path = key_path(home, role)
     if not path.exists():
         write_private(path, secrets.token_bytes(32).hex() + "\n")
+    public = public_key_path(home, role)
+    if not public.exists():
+        write_private(public, load_signer(home, role).public_key.hex() + "\n")
 
 
 def ensure_domain_secret(home: Path, domain: str) -> None:
