@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from events.fold.registry import Registry
 from events.hooks.emitter import Emitter
@@ -250,9 +251,9 @@ class Hook:
     def open_epoch(self, epoch: Epoch) -> bool:
         """See `events.hooks.reporting.ReportingHook`."""
         keyring, who = self._services.keyring, self.identity
-        writer = StreamWriter(
-            epoch, lambda domain: keyring[domain].alias(who.worker, who.rank, epoch.epoch_no)
-        )
+        # A domain keeps its alias for the whole epoch; deriving it anew costs more than sealing a small record.
+        alias_of = cache(lambda domain: keyring[domain].alias(who.worker, who.rank, epoch.epoch_no))
+        writer = StreamWriter(epoch, alias_of)
         opened = self._translator.open(epoch.engine_life)
         if not writer.write((opened,), {}, self._position(), self._offer):
             return False
