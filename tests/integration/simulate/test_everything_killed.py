@@ -45,12 +45,15 @@ async def test_killing_each_process_once_changes_nothing(tmp_path: Path) -> None
                 "lookup_port": at.lookup_port,
             }
         )
-        async with running_fleet(in_force, PLAN, TENANTS) as fleet:
-            await _through_all(in_force, at, fleet)
+        rest = RestClient(at.lookup_url)
+        try:
+            async with running_fleet(in_force, PLAN, TENANTS) as fleet:
+                await _through_all(in_force, at, fleet, rest)
+        finally:
+            await rest.close()
 
 
-async def _through_all(settings: Settings, at: Endpoints, fleet: Fleet) -> None:
-    rest = RestClient(at.lookup_url)
+async def _through_all(settings: Settings, at: Endpoints, fleet: Fleet, rest: RestClient) -> None:
     asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
     replay = Replay(fleet, asker, ReplayPace(rate=25))
     names = Names(fleet)
@@ -78,7 +81,6 @@ async def _through_all(settings: Settings, at: Endpoints, fleet: Fleet) -> None:
         assert (state.status, state.fault) == (StreamStatus.LIVE, "")
         assert held(state) == names.pool(worker)
     await _answers_again(asker, fleet)
-    await rest.close()
 
 
 def _reached(replay: Replay, running: asyncio.Task[None], tenth: int) -> bool:
