@@ -44,10 +44,22 @@ def illegal(state: StreamState, batch: EventBatch) -> str | None:
     numbers = {key for key, profile in state.profiles.items() if not profile.retired}
     for part in batch.parts:
         for domain_event in part.events:
+            if isinstance(domain_event, ProfileDeclared) and _redefines(state, part.alias, domain_event):
+                return "profile_declared: the number stands for another profile"
             why = _domain_event(domain_event, part.alias, holders, numbers, batch)
             if why is not None and not lenient:
                 return why
     return None
+
+
+def _redefines(state: StreamState, alias: bytes, event: ProfileDeclared) -> bool:
+    """A number means one profile for the life of a stream: copies and their bytes hang from it."""
+    known = state.profiles.get((alias, event.profile))
+    return known is not None and (known.content, known.layout, known.block_bytes) != (
+        event.content,
+        event.layout,
+        event.block_bytes,
+    )
 
 
 def _stream_event(event: StreamEvent, holders: dict[str, set[int]], batch: EventBatch) -> str | None:

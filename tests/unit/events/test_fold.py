@@ -284,6 +284,14 @@ def test_acks_and_refusals_stand_by_domain_and_request() -> None:
     assert changes.standings == {(ALIAS, 12), (ALIAS, 13)}
 
 
+def test_a_profile_number_never_stands_for_another_profile() -> None:
+    builder, state = fresh()
+    apply(state, builder.batch(events=[stored([A])]))
+    assert apply(state, builder.batch(events=[declared()])).outcome is Outcome.APPLIED
+    assert apply(state, builder.batch(events=[declared(0, (7,))])).outcome is Outcome.ILLEGAL
+    assert state.usage[ALIAS, Tier.GPU].bytes == 100
+
+
 def test_retired_profiles_void_their_copies() -> None:
     builder, state = fresh()
     apply(state, builder.batch(events=[declared(1), stored([A]), stored([B], None, profile=1)]))
