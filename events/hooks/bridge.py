@@ -45,6 +45,8 @@ LOG = logging.getLogger(__name__)
 RECEIVE_S = 0.05
 STEP_TIMEOUT_S = 5.0
 REMEMBER_EVERY_S = 1.0
+WATCH_S = 2.0
+WATCH_TIMEOUT_S = 1.0
 
 
 class BridgedHook(Protocol):
@@ -116,6 +118,7 @@ class Bridge:
         self._confirmed_after = -1
         self._from_birth = False
         self._remembered_s = 0.0
+        self._asked_s = 0.0
 
     async def attach(self, timeout_s: float) -> Attachment:
         """Asks for the engine's history: the life that it belongs to, and what is to be fed before the hook
@@ -157,6 +160,9 @@ class Bridge:
                 self._take_all(items)
             # A confirmation may be waiting for the source.
             await asyncio.sleep(0)
+            if self._source.has_replay and loop.time() - self._asked_s > WATCH_S:
+                # No reader asks: look all the same, or a silent restart would go unnoticed.
+                await self.confirm(WATCH_TIMEOUT_S)
             if items or loop.time() - self._remembered_s > REMEMBER_EVERY_S:
                 self._remember(loop.time())
 
@@ -166,6 +172,7 @@ class Bridge:
         """See `EnginePort`: by a replay from the newest record held."""
         if not self._source.has_replay:
             return Confirmed(Basis.UNCONFIRMED)
+        self._asked_s = asyncio.get_running_loop().time()
         async with self._lock:
             installed = self._hook.installed
             outcome = await self._source.confirm(timeout_s)

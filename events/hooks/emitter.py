@@ -161,6 +161,9 @@ class Emitter:
                 delivered.cancel()
                 await asyncio.gather(delivered, return_exceptions=True)
                 raise TimeoutError
+            if delivered.cancelled():
+                # By the client itself, as it can with its broker away; we were not.
+                raise TimeoutError
             delivered.result()
         except MessageSizeTooLargeError:
             # The refused batch has used sequence numbers of this producer, which can't go on behind it.

@@ -195,10 +195,8 @@ class HookHost:
 
     async def _run_shared(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._control.run())
-            group.create_task(self._signals.run())
-            group.create_task(self._pulser.run())
-            group.create_task(self._watch_process())
+            for run in (self._control.run, self._signals.run, self._pulser.run, self._watch_process):
+                group.create_task(_again(run))
 
     async def _watch_process(self) -> None:
         """A restored or cloned process must not go on in the epochs of the one it was copied from."""
@@ -237,3 +235,19 @@ class HookHost:
         for hook in self.hooks.get(record.stream.worker, ()):
             if hook.stream == record.stream:
                 hook.repair.ask()
+
+
+async def _again(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs for ever. With its broker away a Kafka client can end in a CancelledError of its own, which would
+    end a task without a word: it is begun anew. Errors are passed on."""
+    while True:
+        task = asyncio.get_running_loop().create_task(run())
+        try:
+            await asyncio.wait({task})
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
+        LOG.warning("%s was ended by its client and begins again", run.__qualname__)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.errors import KafkaError, ProducerClosed
+from aiokafka.errors import ProducerClosed
 
 from events.kafka.connection import KafkaConnection, make_producer
 
 LOG = logging.getLogger(__name__)
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class RebuiltProducer:
         self._number = 0
         self._lock = asyncio.Lock()
         self._closed = False
+        self._away = False
 
     @property
     def rebuilt(self) -> int:
@@ -76,24 +79,33 @@ class RebuiltProducer:
         producer = make_producer(
             self._connection, client_id=self._client_id, max_batch_bytes=self._max_batch_bytes
         )
-        try:
-            await asyncio.wait_for(producer.start(), 10.0)
-        except (KafkaError, TimeoutError, OSError) as error:
-            LOG.warning("no producer yet: %s", type(error).__name__)
+        starting = asyncio.ensure_future(producer.start())
+        await asyncio.wait({starting}, timeout=START_TIMEOUT_S)
+        if not starting.done() or starting.cancelled() or starting.exception() is not None:
+            starting.cancel()
+            if not self._away:
+                LOG.warning("no broker answers; trying again every %g s", self._retry_pause_s)
+            self._away = True
             await _abandon(producer)
             return None
+        if self._away:
+            LOG.info("a broker answers again")
+        self._away = False
         self._number += 1
         return ProducerLife(self._number, producer)
 
 
 async def _abandon(producer: Any) -> None:
-    """Stops a producer at once. `stop()` alone waits for what may never be delivered, so what is pending
-    is failed first; its owner still holds those records and sends them again."""
+    """Stops a producer at once. `stop()` alone waits for what may never be delivered, so its sender is ended
+    first and what is pending is failed; the owner still holds those records and sends them again."""
+    await _settled(producer._sender.close())
     accumulator = producer._message_accumulator
     batches = [
         *accumulator._pending_batches,
         *(one for queue in accumulator._batches.values() for one in queue),
     ]
+    # Its own bookkeeping expects a failed batch among the pending ones, also one that waits for another try.
+    accumulator._pending_batches.update(batches)
     accumulator.fail_all(ProducerClosed())
     for batch in batches:
         # Whoever waited may be gone; an exception that nobody fetched would be reported as a fault.
@@ -101,5 +113,15 @@ async def _abandon(producer: Any) -> None:
             batch.future.exception()
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
             batch._drain_waiter.exception()
-    with contextlib.suppress(KafkaError, TimeoutError, OSError):
-        await asyncio.wait_for(producer.stop(), 15.0)
+    await _settled(producer.stop())
+
+
+async def _settled(work: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end, whatever that is, or to the time-out. With its broker away the client can end in a
+    CancelledError of its own, which must not become ours."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
+    if not task.done():
+        task.cancel()
+    elif not task.cancelled():
+        task.exception()

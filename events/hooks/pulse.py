@@ -16,8 +16,8 @@ from events.model.signal import Echo, Pulse, RankPulse
 from events.topic import PULSE
 
 LOG = logging.getLogger(__name__)
-STUCK_PULSES = 25
-"""Ticks in a row without an acknowledgement (5 s at 200 ms) after which the producer is rebuilt."""
+STUCK_PULSES = 150
+"""Ticks in a row without an acknowledgement (30 s at 200 ms) after which the producer is rebuilt."""
 
 
 class PulsingHook(Protocol):

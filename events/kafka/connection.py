@@ -113,6 +113,9 @@ class LogTail:
         except KafkaError as error:
             await self.stop()
             raise LogUnavailableError(f"no answer from Kafka at {self._connection.bootstrap}") from error
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
 
     async def fetch(self, *, timeout_ms: int = 100, max_records: int | None = None) -> list[RawRecord]:
         """Next records of any assigned partition, in order within each; empty after `timeout_ms`.

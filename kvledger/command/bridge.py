@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +58,12 @@ def bridge(
     from kvledger.bridging import run_bridges
     from kvledger.control import or_unavailable
 
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # The client repeats every refused connection; what it means for the stream is said by the hooks.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     engines = _engines(
         config, worker, model, endpoint, replay, rank, profile, domain, topic, engine_url, advertise
     )

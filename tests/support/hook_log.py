@@ -176,8 +176,9 @@ class HookLog:
         for record in self.records:
             where = (record.topic, record.partition)
             positions[where] = max(positions[where], record.offset + 1)
-        self._tail = LogTail(self.connection, positions)
-        await self._tail.start()
+        tail = LogTail(self.connection, positions)
+        await tail.start()
+        self._tail = tail
 
     async def _follow(self) -> None:
         while True:

@@ -1,0 +1,279 @@
+"""The real `kvledger bridge` in a process of its own, and brokers and bridges that are killed under it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from events.chain import sha256
+from events.ids import Basis, Role, StreamStatus
+from kvledger.keyfile import key_path, ring_path, write_private
+from kvledger.stack.plan import Extent
+from kvledger.stack.session import read_running, running_stack
+from kvledger.stack.state import Home, ServiceState
+from tests.support.command import KVLEDGER, environment, failure, kvledger
+from tests.support.fake_engine import FakeEngine
+from tests.support.hook_log import DOMAINS, HookLog, until
+from tests.support.stack import stack_settings
+
+VERIFIED = """
+[content]
+model = "fake"
+revision = "r1"
+tokenizer_revision = "t1"
+attention = "full"
+position_encoding = "rope"
+kv_dtype = "bf16"
+"""
+
+
+@pytest.fixture
+async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
+    async with HookLog(kafka, topic_prefix) as entered:
+        yield entered
+
+
+@pytest.fixture
+def keys(home: Path) -> Path:
+    """A home with the enrolment key and the ring of `HookLog`."""
+    write_private(key_path(home, Role.ENROLMENT), sha256(Role.ENROLMENT.value.encode()).hex())
+    domains = {domain: sha256(domain.encode()).hex() for domain in DOMAINS}
+    write_private(ring_path(home), json.dumps({"domains": domains}))
+    return home
+
+
+def settings_of(log: HookLog) -> Mapping[str, str]:
+    return {"KVLEDGER_KAFKA": log.bootstrap, "KVLEDGER_TOPIC_PREFIX": log.prefix}
+
+
+class BridgeProcess:
+    """A running `kvledger bridge --json`; `announced` are the documents that it has printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.announced: list[dict[str, Any]] = []
+
+    async def opened(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while True:
+            line = await asyncio.wait_for(self.process.stdout.readline(), 40)
+            if not line:
+                assert self.process.stderr is not None
+                pytest.fail((await self.process.stderr.read()).decode())
+            self.announced.append(json.loads(line))
+            if self.announced[-1]["state"] == "open":
+                return self.announced[-1]
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        _, complaints = await asyncio.wait_for(self.process.communicate(), 30)
+        assert b"Traceback" not in complaints, complaints.decode()
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+@asynccontextmanager
+async def bridge(log: HookLog, home: Path, *arguments: str) -> AsyncIterator[BridgeProcess]:
+    process = await asyncio.create_subprocess_exec(
+        *KVLEDGER,
+        "bridge",
+        "--json",
+        *arguments,
+        env=environment(home, **settings_of(log)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    running = BridgeProcess(process)
+    try:
+        yield running
+    finally:
+        await running.stop(signal.SIGKILL)
+
+
+def options(engine: FakeEngine, *more: str) -> list[str]:
+    where = ["--endpoint", engine.endpoint, "--replay", engine.replay_endpoint]
+    return ["--worker", "w0", "--model", "fake", *where, *more]
+
+
+def tokens(*ids: int) -> list[int]:
+    return [token for one in ids for token in [one] * 16]
+
+
+def held(engine: FakeEngine) -> int:
+    return sum(1 for blocks in engine.pool.blocks_of.values() if blocks)
+
+
+async def confirmed(log: HookLog) -> None:
+    """Beacons go on, as readers write them, until one is echoed that was written from now on."""
+    first = await log.beacon()
+    while not log.echoed("w0", first):
+        await asyncio.sleep(0.1)
+        await log.beacon()
+
+
+async def test_a_bridge_carries_an_engine_into_the_log_and_ends_orderly(
+    log: HookLog, keys: Path, tmp_path: Path
+) -> None:
+    profile = tmp_path / "fake.toml"
+    profile.write_text(VERIFIED)
+    async with FakeEngine(http_port=0) as engine:
+        await engine.complete(tokens(1, 2))
+        more = ("--profile", str(profile), "--engine-url", engine.http_url)
+        async with bridge(log, keys, *options(engine, *more)) as running:
+            opened = await running.opened()
+            assert (opened["identity"], opened["missing"]) == ("verified", [])
+            assert (opened["basis"], opened["history"], opened["deletion"]) == ("published", "whole", "reset")
+            for number in range(60):
+                await engine.complete(tokens(1, 2, number), generate=tokens(number))
+            async with asyncio.timeout(30):
+                await confirmed(log)
+            assert len(log.copies("w0")) == held(engine)
+            state = log.current("w0")
+            assert state is not None
+            assert {profile.missing for profile in state.profiles.values()} == {()}
+            number = await log.delete("default")
+            await until(lambda: log.discharged("w0", "default", number))
+            assert await running.stop() == 0
+            await until(lambda: state.status is StreamStatus.CLOSED)
+
+
+async def test_without_a_profile_the_identity_is_unverified_and_says_what_is_missing(
+    log: HookLog, keys: Path
+) -> None:
+    async with FakeEngine() as engine, bridge(log, keys, *options(engine)) as running:
+        opened = await running.opened()
+        assert opened["identity"] == "unverified"
+        assert opened["missing"] == [
+            "revision",
+            "tokenizer_revision",
+            "attention",
+            "position_encoding",
+            "kv_dtype",
+        ]
+        await engine.complete(tokens(1))
+        await until(lambda: len(log.copies("w0")) == 1)
+        state = log.current("w0")
+        assert state is not None
+        assert all(profile.missing for profile in state.profiles.values())
+
+
+async def test_a_killed_bridge_is_followed_by_a_new_epoch_of_the_same_engine_life(
+    log: HookLog, keys: Path
+) -> None:
+    async with FakeEngine() as engine:
+        async with bridge(log, keys, *options(engine)) as running:
+            await running.opened()
+            await engine.complete(tokens(1, 2, 3))
+            async with asyncio.timeout(30):
+                await confirmed(log)
+            remembered = keys / "bridge" / "w0-0.json"
+            await until(remembered.exists)
+            old = log.registry.current["w0", 0]
+            await running.stop(signal.SIGKILL)
+        await engine.complete(tokens(4))
+        async with bridge(log, keys, *options(engine)) as running:
+            await running.opened()
+            async with asyncio.timeout(30):
+                await confirmed(log)
+            assert len(log.copies("w0")) == held(engine) == 4
+            new = log.registry.current["w0", 0]
+            assert new != old
+            registered = log.registry.registrations
+            assert registered[new].body.engine_life == registered[old].body.engine_life
+
+
+async def test_one_process_serves_several_engines_from_a_file(
+    log: HookLog, keys: Path, tmp_path: Path
+) -> None:
+    async with FakeEngine() as first, FakeEngine(rank=1) as second:
+        file = tmp_path / "engines.toml"
+        file.write_text(
+            "".join(
+                f'[[engine]]\nworker = "w0"\nmodel = "fake"\nrank = {rank}\n'
+                f'endpoint = "{engine.endpoint}"\nreplay = "{engine.replay_endpoint}"\n'
+                for rank, engine in enumerate((first, second))
+            )
+        )
+        async with bridge(log, keys, "--config", str(file)) as running:
+            await running.opened()
+            await running.opened()
+            await first.complete(tokens(1))
+            await second.complete(tokens(1, 2))
+            await until(lambda: len(log.copies("w0", 0)) == 1 and len(log.copies("w0", 1)) == 2)
+            beacon = await log.beacon()
+            await until(lambda: log.echoed("w0", beacon, 0) and log.echoed("w0", beacon, 1))
+            assert log.pulses["w0", 1].basis is Basis.PUBLISHED
+
+
+async def test_a_killed_broker_costs_no_record(tmp_path: Path, keys: Path, topic_prefix: str) -> None:
+    stack_home = tmp_path / "stack"
+    with running_stack(stack_settings(stack_home), extent=Extent.SERVICES) as at:
+        async with (
+            HookLog(at.kafka, topic_prefix) as log,
+            FakeEngine(blocks=2_000) as engine,
+            bridge(log, keys, *options(engine)) as running,
+        ):
+            await running.opened()
+            await engine.complete(tokens(1, 2, 3))
+            async with asyncio.timeout(30):
+                await confirmed(log)
+            broker = _kafka(stack_home)
+            os.kill(broker, signal.SIGKILL)
+            for number in range(200):
+                await engine.complete(tokens(1, 2, number))
+                await asyncio.sleep(0.01)
+            await until(lambda: _kafka(stack_home) not in (0, broker), 150)
+            for number in range(200, 300):
+                await engine.complete(tokens(1, 2, number))
+            await until(lambda: len(log.copies("w0")) == held(engine), 60)
+            assert held(engine) > 250
+            state = log.current("w0")
+            assert state is not None
+            assert state.status is StreamStatus.LIVE
+            assert log.registry.current["w0", 0] == state.key
+            assert await running.stop() == 0
+
+
+def _kafka(home: Path) -> int:
+    """pid of the ready broker; 0 while there is none."""
+    for record in read_running(Home(home)).services:
+        if record.name == "kafka" and record.state is ServiceState.READY and record.process is not None:
+            return record.process.pid
+    return 0
+
+
+def test_mistakes_on_the_command_line_are_named_in_one_line(home: Path, tmp_path: Path) -> None:
+    assert "--worker, --model and --endpoint" in failure(kvledger("bridge", home=home))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[[engine]]\nworker = 'w0'\n")
+    assert "engine.0.model" in failure(kvledger("bridge", "--config", str(broken), home=home))
+    bad_name = ("--worker", "two words", "--model", "m", "--endpoint", "tcp://127.0.0.1:1")
+    assert "worker" in failure(kvledger("bridge", *bad_name, home=home))
+    good = ("--worker", "w0", "--model", "m", "--endpoint", "tcp://127.0.0.1:1")
+    assert "key" in failure(kvledger("bridge", *good, home=home))
+
+
+def test_a_profile_is_written_to_be_edited_and_checked(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    made = kvledger("profile", "init", "--model", "tiny", "--file", str(file), home=home)
+    assert made.returncode == 0, made.stderr
+    assert "kv_dtype" in made.stdout
+    checked = kvledger("profile", "check", str(file), "--json", home=home)
+    assert (checked.returncode, json.loads(checked.stdout)["verified"]) == (1, False)
+    assert "exists" in failure(kvledger("profile", "init", "--model", "m", "--file", str(file), home=home))
+    text = file.read_text()
+    for name in ("revision", "tokenizer_revision", "attention", "position_encoding", "kv_dtype"):
+        text = text.replace(f"# {name} =", f"{name} =")
+    file.write_text(text)
+    assert kvledger("profile", "check", str(file), home=home).returncode == 0
+    file.write_text("[content]\nmodell = 'x'\n")
+    assert "content.modell" in failure(kvledger("profile", "check", str(file), home=home))
