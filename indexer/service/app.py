@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -31,6 +30,7 @@ from router_client.problem import ProblemKind, problem
 from router_client.view import LocalView
 
 LOG = logging.getLogger(__name__)
+STOP_TIMEOUT_S = 8.0
 
 
 class LookupService:
@@ -84,9 +84,13 @@ class LookupService:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        # A client of a broker that is away may swallow its cancellation: it is given up.
+        left = asyncio.ensure_future(self._stop_writers())
+        _, hanging = await asyncio.wait([*tasks, left], timeout=STOP_TIMEOUT_S)
+        for task in hanging:
+            LOG.warning("%s did not end in time", task, extra={"action": "stop"})
+
+    async def _stop_writers(self) -> None:
         await self.feed.stop()
         await self.desk.stop()
 
