@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, LogUnavailableError
 from events.topic import ALL, Topic
+
+_LISTED_TIMEOUT_S = 10.0
+_LISTED_POLL_S = 0.05
 
 CHECKED = (
     "cleanup.policy",
@@ -58,13 +62,27 @@ class TopicAdmin:
         async with _Admin(self._connection) as admin:
             existing = set(await admin.list_topics())
             missing = [topic for topic in ALL if self._connection.topic(topic) not in existing]
+            made: list[str] = []
             if missing:
                 answer = await admin.create_topics([self._new(topic) for topic in missing])
                 for name, code, *_ in answer.topic_errors:
                     error = for_code(code)
                     if error.errno and error is not TopicAlreadyExistsError:
                         raise LogUnavailableError(f"topic {name} was refused: {error.__name__}")
-        return [self._connection.topic(topic) for topic in missing], await self.check()
+                    if not error.errno:
+                        made.append(str(name))
+                await self._listed(admin)
+        return made, await self.check()
+
+    async def _listed(self, admin: Any) -> None:
+        """Waits until the broker lists every topic; it learns of a new one shortly after it was made."""
+        wanted = {self._connection.topic(topic) for topic in ALL}
+        try:
+            async with asyncio.timeout(_LISTED_TIMEOUT_S):
+                while not wanted <= set(await admin.list_topics()):  # noqa: ASYNC110 - a broker tells nobody
+                    await asyncio.sleep(_LISTED_POLL_S)
+        except TimeoutError as error:
+            raise LogUnavailableError("the broker does not list the topics that were made") from error
 
     async def check(self) -> list[Finding]:
         """What differs from the statement in `events.topic`, worst first. Raises LogUnavailableError."""

@@ -108,6 +108,9 @@ class Kafka:
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "2000",  # the default of 6,000 forbids a fast fail-over
+            # A broker that was killed may register again only when its former session has ended.
+            "broker.session.timeout.ms": "4000",
+            "broker.heartbeat.interval.ms": "800",
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "8",
             "transaction.state.log.replication.factor": "1",
