@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_REQUESTS = 1500
 FULL_REQUESTS = 12_000
+DEFAULT_RATE = 60.0
+FULL_RATE = 100.0
 WIDTH_UNKNOWN = 110
 
 
@@ -35,7 +37,10 @@ def demo(
     capacity: Annotated[
         int | None, typer.Option(min=64, help="blocks in each worker's pool; a trace's id is one block")
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="requests a second; 0: as fast as it goes")] = 100.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0, help="requests a second; 0: as fast as it goes; default 60, with --full 100"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="end with one line of JSON on stdout")] = False,
 ) -> None:
     """Replay a request trace through simulated workers on a stack of its own, and show what kvledger promises.
@@ -53,7 +58,8 @@ def demo(
     from kvledger.demonstration.run import run_demo
     from kvledger.demonstration.stage import Stage
 
-    plan = _plan(trace, full, requests, workers, capacity, rate)
+    chosen = rate if rate is not None else FULL_RATE if full else DEFAULT_RATE
+    plan = _plan(trace, full, requests, workers, capacity, chosen)
     settings = configured_settings()
     console = Console(stderr=as_json, highlight=False)
     if not console.is_terminal:

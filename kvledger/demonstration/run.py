@@ -90,6 +90,10 @@ def own_stack(settings: Settings) -> Settings:
             "postgres_fsync": False,
         }
     )
+    if not settings.home.exists():
+        # So that `kvledger down --wipe` knows the folder as ours even if nothing else was ever started here.
+        settings.home.mkdir(parents=True)
+        Home(settings.home).marker.write_text(f"{Home.FORMAT}\n")
     home = Home(mine.home)
     state = home.read_state()
     if state is not None and state.supervisor.is_alive():

@@ -56,7 +56,7 @@ async def attest_ended(settings: Settings) -> int:
                     ExitAttested(
                         worker=worker,
                         engine_life=life,
-                        attester="kvledger simulate",
+                        attester="kvledger-simulate",
                         evidence="the lock that its process held is free",
                     )
                 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from kvledger.stack.plan import Extent
+from kvledger.stack.session import running_stack
 from tests.support.command import KVLEDGER, environment, failure, kvledger
 from tests.support.process import processes_of, wait_until
+from tests.support.stack import stack_settings
 
 KEYS = {
     "requests",
@@ -68,6 +72,8 @@ def test_demo_runs_whole_and_finds_no_wrong_answer(home: Path, cwd: Path) -> Non
     ):
         assert scene in done.stderr
     assert processes_of(home) == {}
+    assert kvledger("down", "--wipe", home=home, folder=cwd).returncode == 0
+    assert not home.exists()
 
 
 def test_a_bad_trace_is_named_with_its_line_before_anything_starts(home: Path, cwd: Path) -> None:
@@ -110,3 +116,60 @@ def test_simulate_without_a_stack_says_what_to_start(home: Path, cwd: Path) -> N
     done = kvledger("simulate", "--requests", "5", home=home, folder=cwd, env={"KVLEDGER_LOOKUP_PORT": "9"})
     assert done.returncode == 69
     assert "`kvledger up`" in failure(done)
+
+
+def test_simulate_fills_a_running_stack_until_it_is_stopped(home: Path, cwd: Path) -> None:
+    with running_stack(stack_settings(home), extent=Extent.ALL) as at:
+        done = kvledger(
+            "simulate", "--workers", "2", "--requests", "40", "--rate", "0", "--json", home=home, folder=cwd
+        )
+        assert done.returncode == 0, done.stderr
+        counts = json.loads(done.stdout.splitlines()[-1])
+        assert (counts["requests"], counts["wrong_unflagged"]) == (40, 0)
+        assert workers(at.lookup_url) == {"sim-0": "closed", "sim-1": "closed"}
+        with (
+            (cwd / "out").open("wb") as out,
+            subprocess.Popen(
+                [*KVLEDGER, "simulate", "--workers", "2", "--requests", "10", "--stay"],
+                env=environment(home, PYTHONUNBUFFERED="1"),
+                cwd=cwd,
+                stdout=out,
+                stderr=out,
+            ) as staying,
+        ):
+            try:
+                wait_until(lambda: b"the workers stay until" in (cwd / "out").read_bytes())
+                assert workers(at.lookup_url) == {"sim-0": "live", "sim-1": "live"}
+                second = kvledger("simulate", "--requests", "1", home=home, folder=cwd)
+                assert second.returncode == 69
+                assert "another simulation runs" in failure(second)
+                staying.send_signal(signal.SIGINT)
+                assert staying.wait(timeout=60) == 130
+            finally:
+                staying.kill()
+        assert "Traceback" not in (cwd / "out").read_text()
+        wait_until(lambda: workers(at.lookup_url) == {"sim-0": "closed", "sim-1": "closed"})
+        check_limits(home, cwd)
+
+
+def workers(url: str) -> dict[str, str]:
+    """Status by worker, as the lookup service sees it."""
+    with urllib.request.urlopen(f"{url}/v1/workers", timeout=10) as reply:
+        return {row["worker"]: row["status"] for row in json.load(reply)["workers"]}
+
+
+def check_limits(home: Path, cwd: Path) -> None:
+    made = kvledger(
+        *("limit", "set", "--tenant", "acme", "--soft", "8", "--hard", "10", "--json"), home=home, folder=cwd
+    )
+    assert made.returncode == 0, made.stderr
+    wrong = kvledger("limit", "set", "--tenant", "acme", "--soft", "9", "--hard", "1", home=home, folder=cwd)
+    assert wrong.returncode == 2
+    assert "above the hard one" in failure(wrong)
+    unknown = kvledger("limit", "set", "--tenant", "acme", "--tier", "tape", home=home, folder=cwd)
+    assert unknown.returncode == 2
+    failure(unknown)
+    listed = kvledger("limit", "list", "--json", home=home, folder=cwd)
+    assert json.loads(listed.stdout) == [
+        {"tenant": "acme", "tier": "gpu", "unit": "blocks", "soft": 8, "hard": 10}
+    ]

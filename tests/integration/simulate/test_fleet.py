@@ -174,13 +174,16 @@ async def test_a_killed_worker_says_nothing_more(settings: Settings) -> None:
         await serve(fleet, names, islice(generate(WORK), 60))
         worker = fleet.workers[2]
         assert worker.hook is not None
-        stream = worker.hook.stream
+        stream, life = worker.hook.stream, worker.engine.life
         assert stream is not None
         await fleet.kill(worker)
         state = (await folded(settings))[stream]
         assert state.status is StreamStatus.LIVE
     state = (await folded(settings))[stream]
     assert state.status is StreamStatus.LIVE
+    async with running_fleet(settings, PLAN, TENANTS) as fleet:
+        assert (worker.name, life) in fleet.host.registry.exits
+        assert fleet.host.registry.ignored == {}
 
 
 async def _true(value: bool) -> bool:
