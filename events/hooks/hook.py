@@ -102,7 +102,7 @@ class Hook:
         self.repair = Repair(
             self, services.emitter.room, pace=self._pace.repair, monotonic_s=services.monotonic_s
         )
-        self.obligations = Obligations(services.registry, tuple(services.keyring))
+        self.obligations = Obligations(services.registry, services.keyring)
         self.obedience = Obedience(self, port, translator, self.obligations)
 
     # --- for whoever holds the engine ---------------------------------------------------------------
@@ -318,7 +318,10 @@ class Hook:
         if writer is None:
             self._fed_unopened = True
             return False
-        if not stream_events and not any(parts.values()):
+        keyring = self._services.keyring
+        # A domain whose keys were destroyed can't be named any more.
+        parts = {domain: events for domain, events in parts.items() if events and domain in keyring}
+        if not stream_events and not parts:
             return True
         try:
             whole = writer.write(stream_events, parts, self._position(), self._offer)

@@ -72,7 +72,7 @@ class HookHost:
         self.emitter: Emitter
         self.hooks: dict[str, list[Hook]] = {}
         self._connection = connection
-        self._keyring = keyring
+        self.keyring = keyring
         self._enrolment = enrolment
         self._pace = pace or HostPace()
         self._wall_ms = wall_ms
@@ -129,7 +129,7 @@ class HookHost:
             emitter=self.emitter,
             registrar=Registrar(self._writer, self._control),
             registry=self.registry,
-            keyring=self._keyring,
+            keyring=self.keyring,
             monotonic_s=lambda: self._monotonic_ns() / 1e9,
             snapshot_name=lambda: secrets.token_hex(8),
         )

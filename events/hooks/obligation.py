@@ -7,7 +7,7 @@ those of the key ring that its scope covers: the hook can name no others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from events.fold.registry import Registry
@@ -44,11 +44,11 @@ class Obligation:
 
 
 class Obligations:
-    """All orders installed so far, for one engine life at a time."""
+    """All orders installed so far, for one engine life at a time. `domains`, the key ring's, may grow."""
 
-    def __init__(self, registry: Registry, domains: Iterable[str]) -> None:
+    def __init__(self, registry: Registry, domains: Collection[str]) -> None:
         self._registry = registry
-        self._domains = tuple(domains)
+        self._domains = domains
         self._known: dict[int, Obligation] = {}
         self._answered: set[int] = set()
 

@@ -39,7 +39,7 @@ class SteppedEngine:
             capacity_blocks=capacity_blocks,
             clock_ns=time.monotonic_ns,
             rank=rank,
-            salt_of=lambda tenant: make_salt(keyring[tenant].salt_key, tenant),
+            salt_of=lambda tenant: make_salt(self.keyring[tenant].salt_key, tenant),
         )
         self.dead = False
         self.hook: Hook

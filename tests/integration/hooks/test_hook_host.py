@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from events.chain import sha256
 from events.codec import decode_batch
 from events.fold.change import Outcome
 from events.hooks.emitter import EmitterLimits
@@ -13,11 +15,12 @@ from events.hooks.host import HookHost, HostPace, NoGenesisError
 from events.ids import Basis, CopyState, Inventory, Role, StreamKey, StreamStatus
 from events.kafka.connection import KafkaConnection
 from events.kafka.topic_admin import TopicAdmin
-from events.model.control import Fenced, HoldReleased, HoldSet
+from events.keyring import load_keyring, with_domain
+from events.model.control import DomainCreated, Fenced, HoldReleased, HoldSet
 from events.model.part import SnapshotEnd, Statement
 from events.signing import verify
 from events.topic import TopicNames
-from tests.support.hook_log import SIGNERS, HookLog, ring, until
+from tests.support.hook_log import DOMAINS, SIGNERS, HookLog, ring, until
 from tests.support.stepped_engine import SteppedEngine
 
 
@@ -293,6 +296,26 @@ async def test_a_legal_hold_delays_a_deletion_until_it_is_released(log: HookLog,
     await log.writer.append(HoldReleased(hold="case-1"))
     await until(lambda: log.discharged("w0", "acme", number))
     assert engine.truth() == 0
+
+
+async def test_a_domain_that_is_added_to_the_ring_later_counts_at_once(log: HookLog, tmp_path: Path) -> None:
+    path = tmp_path / "keyring.json"
+    path.write_text("")
+    for domain in DOMAINS:
+        path.write_text(with_domain(path.read_text(), domain, sha256(domain.encode())))
+    log.keyring = load_keyring(path)
+    async with HookHost(log.connection, load_keyring(path), SIGNERS[Role.ENROLMENT]) as host:
+        engine = SteppedEngine("w0", host.keyring)
+        await engine.start(host)
+        path.write_text(with_domain(path.read_text(), "late", sha256(b"late")))
+        await log.writer.append(DomainCreated(domain="late", tenant="late"))
+        engine.serve("late", [1, 2])
+        await applied(log, engine)
+        assert len(log.copies("w0")) == 2
+        assert log.state(_stream(engine)).holders["gpu"].unassigned == 0
+        number = await log.delete("late")
+        await until(lambda: log.discharged("w0", "late", number))
+        assert engine.truth() == 0
 
 
 async def test_statements_agree_with_the_fold(log: HookLog) -> None:
