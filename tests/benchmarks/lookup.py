@@ -30,6 +30,7 @@ from events.kafka.connection import KafkaConnection
 from indexer.service.app import LookupService
 from indexer.service.clock import monotonic_ns
 from indexer.service.config import ServiceConfig
+from indexer.service.server import bound_socket
 from router_client.answer import answer
 from router_client.index import PrefixIndex
 from router_client.problem import Problem
@@ -175,12 +176,11 @@ async def load(port: int, message: bytes, connections: int, seconds: float) -> t
 
 def over_rest(blocks: int, connections: list[int], seconds: float) -> list[Figure]:
     figures: list[Figure] = []
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(128)
+    listener = bound_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
     process = multiprocessing.get_context("fork").Process(target=serve, args=(listener, "depths", blocks))
     process.start()
+    listener.listen(128)
     try:
         for form in ("binary tokens", "json tokens", "json ids"):
             message = request_bytes(blocks, form)

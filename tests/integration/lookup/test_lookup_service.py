@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,7 +21,7 @@ from events.token import Token
 from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS, TopicNames
 from indexer.postgres_store import PostgresStore
 from indexer.service.config import LoadSnapshot, ServiceConfig
-from indexer.service.server import RunningServer, start
+from indexer.service.server import RunningServer, bound_socket, start
 from indexer.store import Snapshot
 from router_client.client import RouterClient
 from router_client.failure import StaleError, UnavailableError
@@ -346,6 +347,15 @@ async def test_control_plane_shows_the_fleet(kafka: str, topic_prefix: str) -> N
         assert "kvledger_view_copies 4.0" in page
         assert 'kvledger_lookups_total{outcome="complete"}' in page
         assert "/v1/lookup" in (await http.get("/openapi.json")).json()["paths"]
+
+
+def test_the_event_loop_can_switch_nagles_rule_off() -> None:
+    with bound_socket("127.0.0.1", 0) as listener:
+        listener.listen(1)
+        with socket.create_connection(listener.getsockname(), timeout=5):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.proto == socket.IPPROTO_TCP
 
 
 async def test_the_service_asks_for_a_snapshot_of_a_stream_that_is_not_whole(
