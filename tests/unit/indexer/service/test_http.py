@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from events.kafka.connection import KafkaConnection
-from events.model.control import DomainAdmitted
 from indexer.service.app import LookupService
 from indexer.service.config import ServiceConfig, ServiceConfigError
 from indexer.service.credential import (
