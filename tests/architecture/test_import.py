@@ -34,7 +34,18 @@ PURE_ELSEWHERE = (
     "events/hooks/engine_position.py",
     "events/hooks/stream.py",
     "events/hooks/vllm.py",
+    "router_client/answer.py",
+    "router_client/breaker.py",
+    "router_client/index.py",
+    "router_client/prefix_memory.py",
+    "router_client/problem.py",
+    "router_client/query.py",
+    "router_client/question.py",
+    "router_client/reach.py",
+    "router_client/standing.py",
+    "router_client/stream_view.py",
     "router_client/view.py",
+    "router_client/wire.py",
     "auditor/verdict.py",
 )
 
