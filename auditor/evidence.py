@@ -241,7 +241,13 @@ class Evidence:
                 name = here.get(other.domains.get(place.alias, ""))
                 if name is not None:
                     shadow = case.fold.tables.shadow.setdefault(place._replace(alias=name), {})
-                    shadow.update((block, copy.provenance) for block, copy in table.items())
+                    shadow.update(
+                        (block, None if copy.doubted else copy.provenance) for block, copy in table.items()
+                    )
+            for place, ids in other.fold.tables.unverified.items():
+                name = here.get(other.domains.get(place.alias, ""))
+                if name is not None:
+                    case.fold.tables.unverified.setdefault(place._replace(alias=name), set()).update(ids)
 
     def _apply(self, case: StreamCase, record: StreamRecord) -> None:
         header, fold = record.header, case.fold

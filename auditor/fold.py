@@ -13,7 +13,7 @@ from auditor.record import StreamRecord
 from auditor.residency import HeldCopy, HolderView, Place, Tables
 from events.chain import MODULUS
 from events.identity import profile_digest
-from events.ids import CopyState, InvalidateReason, Inventory, Lineage, StreamKey, StreamStatus
+from events.ids import CopyState, Inventory, Lineage, StreamKey, StreamStatus
 from events.model.part import (
     Ack,
     BlockEvicted,
@@ -323,8 +323,9 @@ class StreamFold:
             case BlockInvalidated():
                 place = Place(event.holder, event.group, alias)
                 self.tables.drop(place, event.ids)
-                if event.reason is InvalidateReason.DELETION:
-                    self.tables.deleted.setdefault(place, set()).update(event.ids)
+                holder = self.holders.get(event.holder)
+                if holder is None or holder.base_seq is None:
+                    self.tables.unverified.setdefault(place, set()).update(event.ids)
             case TierChanged():
                 self.tables.move(
                     Place(event.from_holder, event.group, alias),
@@ -447,6 +448,8 @@ class StreamFold:
         self.stated[place] = seq
         self.stated_derived = self.stated_derived or event.source == "derived"
         stated, held = (event.count, event.checksum), self.tables.inventory(place)
+        if stated == held and exact:
+            self.tables.verify(place)
         if stated == held or not (exact or self.whole):
             return
         if exact:

@@ -67,12 +67,12 @@ class HolderView:
 @dataclass(slots=True)
 class Tables:
     """The copies. `shadow` holds what an earlier epoch of the same engine life left: memory that this
-    epoch's hook did not watch from the start. `deleted` remembers what was said to be removed by order, until
-    a clear makes it true for certain."""
+    epoch's hook did not watch from the start. `unverified` names blocks said to be removed by order while
+    nobody could check it, until a clear or a fitting statement makes it certain."""
 
     places: dict[Place, dict[bytes, HeldCopy]] = field(default_factory=dict)
     shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
-    deleted: dict[Place, set[bytes]] = field(default_factory=dict)
+    unverified: dict[Place, set[bytes]] = field(default_factory=dict)
 
     def put(self, place: Place, block: bytes, copy: HeldCopy) -> None:
         """Stores a copy, or merges it into the resident one."""
@@ -82,6 +82,8 @@ class Tables:
             and copy.provenance is not None
             and oldest(past[block], copy.provenance) != (copy.provenance)
         ):
+            copy.doubted = True
+        if block in self.unverified.get(place, ()):
             copy.doubted = True
         table = self.places.setdefault(place, {})
         have = table.get(block)
@@ -108,7 +110,7 @@ class Tables:
             past.pop(block, None)
 
     def empty_holder(self, holder: str) -> None:
-        for tables in (self.places, self.shadow, self.deleted):
+        for tables in (self.places, self.shadow, self.unverified):
             for place, content in tables.items():
                 if place.holder == holder:
                     content.clear()
@@ -140,7 +142,7 @@ class Tables:
         """Makes one id range of a holder and group exactly `listed`, keyed (alias, id).
 
         A listed copy that was resident keeps its older provenance unless records are missing since
-        (`torn`): then the hook knows better, but for what it was ordered to remove. In a `partial` holder
+        (`torn`): then the hook knows better. In a `partial` holder
         nobody watched, so a younger claim is kept as a doubt.
         """
         low, high = bounds
@@ -156,13 +158,16 @@ class Tables:
                 copy.doubted = have.doubted or (partial and age != copy.provenance)
                 copy.provenance = age
                 copy.seq, copy.installed = have.seq, have.installed
-            elif have is None and block in self.deleted.get(Place(holder, group, alias), ()):
-                copy.doubted = True
             self.put(Place(holder, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):
                 for block in [b for b in past if low <= b <= high]:
                     del past[block]
+
+    def verify(self, place: Place) -> None:
+        """A statement fitted an exact table: what isn't in it isn't there."""
+        if place in self.unverified:
+            self.unverified[place] &= self.places.get(place, {}).keys()
 
     def inventory(self, place: Place) -> tuple[int, bytes]:
         """Count and sum of ids mod 2^128 over all copies but invalid ones, as a `statement` gives them."""

@@ -63,8 +63,7 @@ def examine(
 ) -> tuple[Findings, int, int | None]:
     """What every condition that isn't left out finds, the number of recreated copies, the closing nonce."""
     found = Findings()
-    if "P6" in without:
-        owing = [one for one in owing if one.live]
+    owing = _still_owing(owing, without)
     if "P1" not in without:
         condition.p1_control(evidence, owing, found)
     if "P2" not in without:
@@ -97,14 +96,22 @@ def decide(found: Findings) -> VerdictKind:
     return VerdictKind.UNPROVABLE if found.reasons else VerdictKind.PROVEN
 
 
-def wants_nonce(evidence: Evidence) -> bool:
+def wants_nonce(evidence: Evidence, *, without: frozenset[Condition] = frozenset()) -> bool:
     """Whether all that owe have acked and only the closing nonce is still to be written."""
-    owing, _ = lives(evidence)
-    return (
-        bool(owing)
-        and condition.all_discharged(evidence, owing)
-        and condition.closing_nonce(evidence, owing) is None
-    )
+    owing = _still_owing(lives(evidence)[0], without)
+    if not owing or not condition.all_discharged(evidence, owing):
+        return False
+    return condition.closing_nonce(evidence, owing) is None
+
+
+def _still_owing(owing: list[Owing], without: frozenset[Condition]) -> list[Owing]:
+    """An ablation removes every use of a condition: without P6 silence is death, without P2 only holders
+    that were heard of owe anything."""
+    if "P6" in without:
+        owing = [one for one in owing if one.live]
+    if "P2" in without:
+        owing = [one for one in owing if one.case is not None and one.case.acks]
+    return owing
 
 
 def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
