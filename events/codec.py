@@ -19,6 +19,7 @@ from events.ids import Role, StreamKey
 from events.model.audit import AccessBatch, AuditRecord, DeadRecord, QuotaState, SubjectBound
 from events.model.batch import ControlPosition, DecodedPart, EventBatch, Header, PartRef
 from events.model.control import ControlBody, ControlHeader, ControlRecord
+from events.model.field import MAX_COUNT
 from events.model.part import DomainEvent, DomainPart, StreamEvent, StreamPart
 from events.model.signal import Pulse, Signal
 from events.topic import MAX_RECORD_BYTES
@@ -145,6 +146,7 @@ def _peek(line: bytes) -> tuple[StreamKey | None, int | None]:
         and type(rank) is int
         and isinstance(epoch, str)
         and type(seq) is int
+        and 0 <= seq <= MAX_COUNT
         and worker
         and epoch
     ):

@@ -63,11 +63,8 @@ class KeyRing(Mapping[str, DomainKeys]):
         """Takes up changes of what the ring was read from; nothing here, see `FileKeyRing`."""
 
     def __getitem__(self, domain: str) -> DomainKeys:
-        keys = self._keys.get(domain)
-        if keys is None:
-            self.refresh()
-            keys = self._keys[domain]
-        return keys
+        self.refresh()
+        return self._keys[domain]
 
     def __iter__(self) -> Iterator[str]:
         self.refresh()

@@ -79,6 +79,7 @@ def apply(state: StreamState, batch: EventBatch) -> Changes:
     state.next_seq = header.seq + 1
     state.prev = state.last_header = batch.header_sha256
     if outcome in (Outcome.ILLEGAL, Outcome.CHAIN_BREAK):
+        changes.resync = True
         return changes
     state.control_offset, state.control_hash = header.control.offset, header.control.hash
     _events(state, changes, batch)
@@ -86,17 +87,17 @@ def apply(state: StreamState, batch: EventBatch) -> Changes:
 
 
 def apply_undecodable(state: StreamState, seq: int, header_sha256: bytes, reason: str) -> Changes:
-    """A record whose header told its stream and seq but which can't be read: the stream has lost its content.
+    """A record whose header told its stream and seq but which can't be read.
 
-    It is quarantined until a snapshot (in gap if records before it are missing too) and goes on behind it.
+    If it is the next one, the stream has lost its content: quarantined until a snapshot, and goes on behind
+    it. Any other number proves nothing and changes nothing: a real loss shows as a gap.
     """
-    changes = Changes(state.key, Outcome.UNDECODABLE, reason, resync=True)
-    if seq < state.next_seq:
-        return changes
-    _fault(state, StreamStatus.QUARANTINED if seq == state.next_seq else StreamStatus.GAP, reason)
+    if seq != state.next_seq:
+        return Changes(state.key, Outcome.UNDECODABLE, reason)
+    _fault(state, StreamStatus.QUARANTINED, reason)
     state.next_seq = seq + 1
     state.prev = state.last_header = header_sha256
-    return changes
+    return Changes(state.key, Outcome.UNDECODABLE, reason, resync=True)
 
 
 def lose_log(state: StreamState, reason: str) -> Changes:
@@ -109,7 +110,9 @@ def _again(state: StreamState, batch: EventBatch) -> Changes:
     header = batch.header
     if header.seq == state.next_seq - 1 and state.last_header and batch.header_sha256 != state.last_header:
         _fault(state, StreamStatus.QUARANTINED, "equivocation", sticky=True)
-        return Changes(header.stream, Outcome.EQUIVOCATION, f"two records {header.seq}")
+        return Changes(
+            header.stream, Outcome.EQUIVOCATION, f"equivocation: two records {header.seq}", resync=True
+        )
     state.duplicates += 1
     return Changes(header.stream, Outcome.DUPLICATE)
 

@@ -21,6 +21,11 @@ class LogUnavailableError(KvledgerError):
     idempotency key, or report the log as away."""
 
 
+class LogTruncatedError(KvledgerError):
+    """The log no longer holds what this process has read from it. What it knows may rest on records that
+    never were: the process must end and begin again from the log's start."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaConnection:
     """Where the log is. `names` prefixes the topics, so that several logs share one broker."""

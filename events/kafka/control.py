@@ -14,7 +14,14 @@ from events.codec import encode_control
 from events.errors import SignatureError
 from events.fold.registry import Registry
 from events.ids import Role
-from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord, make_producer
+from events.kafka.connection import (
+    KafkaConnection,
+    LogTail,
+    LogTruncatedError,
+    LogUnavailableError,
+    RawRecord,
+    make_producer,
+)
 from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord
 from events.signing import Signer
 from events.topic import CONTROL, SIGNATURE_HEADER
@@ -160,7 +167,8 @@ class ControlTail:
         self._listeners.append(listener)
 
     async def catch_up(self) -> None:
-        """Reads up to the end that the log had when this call began. Raises LogUnavailableError."""
+        """Reads up to the end that the log had when this call began. Raises LogUnavailableError, and
+        LogTruncatedError if the log ends before what was read or jumps: then nothing known here counts."""
         topic = self._connection.topic(CONTROL)
         if self._tail is None:
             tail = LogTail(self._connection, {(topic, 0): self.registry.next_offset})
@@ -168,9 +176,14 @@ class ControlTail:
             self._tail = tail
         started = self._monotonic_ns()
         end = (await self._tail.end_offsets())[topic, 0]
+        if end < self.registry.next_offset:
+            raise LogTruncatedError(f"kv.control ends at {end}, {self.registry.next_offset} was read")
         while self.registry.next_offset < end:
             for record in await self._tail.fetch(timeout_ms=200, max_records=2_000):
-                decoded, why = self.registry.fold(record.offset, record.value, record.signature)
+                try:
+                    decoded, why = self.registry.fold(record.offset, record.value, record.signature)
+                except ValueError as error:
+                    raise LogTruncatedError(str(error)) from error
                 if why == "redelivered":
                     continue
                 for listener in self._listeners:
@@ -180,7 +193,10 @@ class ControlTail:
             self._moved.notify_all()
 
     async def run(self) -> None:
-        """Keeps catching up until cancelled; a broker that is away is retried, `current_ns` then stands still."""
+        """Keeps catching up until cancelled; a broker that is away is retried, `current_ns` then stands still.
+
+        Raises LogTruncatedError: the process ends and begins anew.
+        """
         while True:
             try:
                 await self.catch_up()

@@ -100,8 +100,12 @@ Hex64 = Annotated[
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:@/+\-]+$")]
 """A worker, holder, domain or tenant: stable, printable, no spaces."""
 Text = Annotated[str, StringConstraints(max_length=2_000)]
-Offset = Annotated[int, Field(ge=0, lt=1 << 63)]
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+MAX_COUNT = (1 << 62) - 1
+"""Largest count or offset: one more, or the sum of two, still fits a signed 64-bit column."""
+Offset = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+BlockBytes = Annotated[int, Field(ge=0, le=1 << 36)]
+"""Bytes of one block: at most 64 GiB, so that the sum over any inventory fits a 64-bit column."""
 Rank = Annotated[int, Field(ge=0, lt=65_536)]
 GroupIndex = Annotated[int, Field(ge=0, lt=1_024)]
 ProfileNumber = Annotated[int, Field(ge=0, lt=1 << 31)]

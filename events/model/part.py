@@ -22,6 +22,7 @@ from events.ids import (
     Tier,
 )
 from events.model.field import (
+    BlockBytes,
     Count,
     GroupIndex,
     Hex16,
@@ -160,7 +161,7 @@ class ProfileDeclared(Record):
     profile: ProfileNumber
     content: ContentProfile
     layout: LayoutProfile = LayoutProfile()
-    block_bytes: Annotated[tuple[Count, ...], Field(min_length=1)]
+    block_bytes: Annotated[tuple[BlockBytes, ...], Field(min_length=1)]
     """Bytes of one block, by group index."""
 
 

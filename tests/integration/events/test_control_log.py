@@ -12,7 +12,13 @@ from events.chain import sha256
 from events.errors import SignatureError
 from events.fold.registry import Registry
 from events.ids import Role
-from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, make_producer
+from events.kafka.connection import (
+    KafkaConnection,
+    LogTail,
+    LogTruncatedError,
+    LogUnavailableError,
+    make_producer,
+)
 from events.kafka.control import ControlTail, ControlWriter
 from events.kafka.topic_admin import TopicAdmin
 from events.model.control import DomainCreated, Genesis, Granted, LimitSet
@@ -145,6 +151,23 @@ async def test_limits_written_are_the_limits_read(log: KafkaConnection) -> None:
         await out.append(limit)
         await reader.catch_up()
         assert reader.registry.limits["t", Tier.GPU, Unit.BLOCKS] == limit
+    finally:
+        await out.stop()
+        await reader.stop()
+
+
+async def test_a_log_that_ends_before_what_was_read_is_never_called_current(log: KafkaConnection) -> None:
+    out, reader = writer(log), tail(log)
+    try:
+        await begin(out)
+        await reader.catch_up()
+        reader.registry.next_offset = 40
+        before = reader.current_ns
+        with pytest.raises(LogTruncatedError):
+            await reader.catch_up()
+        with pytest.raises(LogTruncatedError):
+            await asyncio.wait_for(reader.run(), 10)
+        assert reader.current_ns == before
     finally:
         await out.stop()
         await reader.stop()

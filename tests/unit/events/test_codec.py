@@ -78,7 +78,7 @@ def damage(edit: str) -> bytes:
         ("version", "unknown_version", True),
         ("field", "malformed", True),
         ("type", "malformed", False),
-        ("negative", "malformed", True),
+        ("negative", "malformed", False),
         ("twice", "malformed", True),
         ("part", "part_hash", True),
         ("count", "part_count", True),
@@ -194,3 +194,11 @@ def test_upcasts_run_step_by_step_and_refuse_what_has_no_step() -> None:
             upcast("pulse", {"v": version}, steps=steps, current=current)
     with pytest.raises(DecodeError, match="no upcast"):
         upcast("pulse", {"v": 2}, steps={}, current=current)
+
+
+@pytest.mark.parametrize("seq", [10**30, 1 << 63, 1 << 62, -1])
+def test_numbers_that_no_store_can_hold_name_no_record(seq: int) -> None:
+    header = json.loads(sealed().split(b"\n")[0]) | {"seq": seq}
+    with pytest.raises(BatchDecodeError) as caught:
+        decode_batch(json.dumps(header).encode() + b"\n" + b"\n".join(sealed().split(b"\n")[1:]))
+    assert (caught.value.reason, caught.value.stream, caught.value.seq) == ("malformed", None, None)

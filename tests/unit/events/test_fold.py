@@ -332,3 +332,24 @@ def test_a_fold_that_starts_behind_the_logs_start_takes_a_snapshot_as_its_base()
     for batch in builder.snapshot([SnapshotPart(runs=(run,))]):
         apply(state, batch)
     assert (state.status, held(state)) == (StreamStatus.LIVE, {A})
+
+
+def test_garbage_under_any_other_number_changes_no_state() -> None:
+    builder, state = fresh()
+    apply(state, builder.batch(events=[stored([A])]))
+    for seq in (0, 1, 3, 4, 10**30):
+        changes = apply_undecodable(state, seq, bytes(32), "malformed")
+        assert changes.dead
+        assert not changes.resync
+    assert apply(state, builder.batch(events=[stored([B], A)])).outcome is Outcome.APPLIED
+    assert (state.status, held(state)) == (StreamStatus.LIVE, {A, B})
+
+
+def test_faults_that_no_snapshot_heals_ask_for_another_epoch_by_name() -> None:
+    builder, state = fresh()
+    broken = apply(state, builder.batch(events=[stored([A])], prev=bytes(32)))
+    assert (broken.resync, broken.detail.split()[0]) == (True, "chain_break")
+    builder, state = fresh()
+    forged = decode_batch(builder.seal(events=[stored([B])], seq=0, prev=bytes(32)).value)
+    twice = apply(state, forged)
+    assert (twice.resync, twice.detail.split(":")[0]) == (True, "equivocation")

@@ -132,6 +132,9 @@ def test_a_ring_follows_its_file(tmp_path: Path) -> None:
     assert before.items() <= dict(ring.aliases("w", 0, 1)).items()
     path.write_text("{")
     assert sorted(ring) == ["a", "b"]
+    path.write_text(with_domain("", "b", bytes(32)))
+    with pytest.raises(KeyError):
+        ring["a"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"domains": {"a": "zz"}}', '{"domains": {"a": "00"}}'])
