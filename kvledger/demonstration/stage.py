@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.json import JSON
-from rich.padding import Padding
+from rich.highlighter import JSONHighlighter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.rule import Rule
 from rich.text import Text
@@ -16,6 +16,7 @@ from rich.text import Text
 from kvledger.simulate.report import RunSummary
 
 LONGEST_LIST = 3
+WIDEST = 104
 LINES = 10
 LINE_WITHOUT_TOTAL = 1000
 
@@ -104,7 +105,20 @@ class Stage:
         return advance
 
     def _json(self, document: Mapping[str, Any]) -> None:
-        self._console.print(Padding(JSON.from_data(_shortened(document), indent=2), (0, 0, 0, 4)))
+        text = JSONHighlighter()(Text(_laid_out(_shortened(document), 4)))
+        self._console.print(Text("    ") + text, soft_wrap=True)
+
+
+def _laid_out(value: Any, indent: int) -> str:
+    """JSON whose small objects and lists stay on one line."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + indent <= WIDEST or not isinstance(value, dict | list) or not value:
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, dict):
+        inner = [f"{pad}{json.dumps(name)}: {_laid_out(one, indent + 2)}" for name, one in value.items()]
+        return "{\n" + ",\n".join(inner) + "\n" + " " * indent + "}"
+    return "[\n" + ",\n".join(pad + _laid_out(one, indent + 2) for one in value) + "\n" + " " * indent + "]"
 
 
 def _shortened(value: Any) -> Any:

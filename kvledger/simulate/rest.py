@@ -53,7 +53,7 @@ class _Line:
         assert self._reader is not None
         self._writer.write(head + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(lines[0].split(" ", 2)[1])
+        status = int(lines[0].partition(" ")[2][:3])
         headers: dict[str, str] = {}
         for line in lines[1:]:
             name, colon, value = line.partition(":")

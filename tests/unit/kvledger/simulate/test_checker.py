@@ -14,8 +14,8 @@ from kvledger.simulate.truth import Truth
 from tests.support.stream_model import TRANSIT_MS, Rule, StreamModel
 
 MS = 1_000_000
-SEEDS = range(4)
-READS = 300
+SEEDS = range(3)
+READS = 200
 
 
 class Clock:
@@ -232,7 +232,7 @@ def histories(draw: st.DrawFn) -> tuple[list[tuple[int, str, int]], list[int], i
     return moves, keys, low, low + draw(st.integers(0, 20))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(histories())
 def test_window_rule_equals_trying_every_instant(
     history: tuple[list[tuple[int, str, int]], list[int], int, int],
