@@ -53,6 +53,10 @@ class Stage:
         self._console.print(Text.assemble(("  → ", "dim"), (str(status), style)))
         self._json(document)
 
+    def printed(self, document: Mapping[str, Any]) -> None:
+        """What a command has said."""
+        self._json(document)
+
     def moment(self, at_ms: float, text: str) -> None:
         """Something that began so many milliseconds after the scene's event."""
         self._console.print(Text.assemble((f"  {at_ms:>7,.0f} ms  ", "dim"), text))
