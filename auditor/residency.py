@@ -141,9 +141,9 @@ class Tables:
     ) -> None:
         """Makes one id range of a holder and group exactly `listed`, keyed (alias, id).
 
-        A listed copy that was resident keeps its older provenance unless records are missing since
-        (`torn`): then the hook knows better. In a `partial` holder
-        nobody watched, so a younger claim is kept as a doubt.
+        A listed copy that was resident keeps its older provenance. Where nobody could watch it all the time
+        (records are missing since: `torn`; or the engine's own were lost: `partial`), a younger claim makes
+        it doubted: it may have gone and come back, or not.
         """
         low, high = bounds
         before: dict[tuple[bytes, bytes], HeldCopy] = {}
@@ -153,11 +153,13 @@ class Tables:
                     before[place.alias, block] = table.pop(block)
         for (alias, block), copy in listed.items():
             have = before.get((alias, block))
-            if have is not None and not torn:
+            if have is not None:
                 age = oldest(have.provenance, copy.provenance)
-                copy.doubted = have.doubted or (partial and age != copy.provenance)
+                unwatched = torn or partial
+                copy.doubted = have.doubted or (unwatched and age != copy.provenance)
                 copy.provenance = age
-                copy.seq, copy.installed = have.seq, have.installed
+                if not unwatched:
+                    copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
             self.put(Place(holder, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):
