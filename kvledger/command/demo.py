@@ -87,7 +87,7 @@ def _plan(
 ) -> DemoPlan:
     from kvledger.demonstration.run import DemoPlan
     from kvledger.simulate.fleet import FleetPlan
-    from kvledger.simulate.trace import read_trace
+    from kvledger.simulate.trace import read_trace, survey_trace
     from kvledger.simulate.workload import WorkloadSettings, generate
 
     tenants = WorkloadSettings().tenants
@@ -101,13 +101,13 @@ def _plan(
         )
     limit = None if full and requests is None else requests or DEFAULT_REQUESTS
     # Read once before anything is started: a bad file fails here, with its line.
-    count = sum(1 for _ in read_trace(trace, tenants=tenants, limit=limit))
+    survey = survey_trace(trace, tenants=tenants, limit=limit)
     fleet = FleetPlan(workers=workers or 8, capacity_blocks=capacity or 3000)
     return DemoPlan(
         trace.name,
         lambda: read_trace(trace, tenants=tenants, limit=limit),
-        count,
-        tuple(tenants),
+        survey.requests,
+        survey.tenants,
         fleet,
         pace,
     )

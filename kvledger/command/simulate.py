@@ -54,12 +54,12 @@ def simulate(
     from kvledger.demonstration.run import log_to_file
     from kvledger.simulate.fleet import FleetPlan
 
-    source, total = _source(trace, requests, seed)
+    source, total, tenants = _source(trace, requests, seed)
     settings = load_settings()
     log_to_file(settings.home, "simulate")
     console = Console(stderr=as_json, highlight=False)
     plan = FleetPlan(workers=workers, capacity_blocks=capacity)
-    counts = asyncio.run(_run(settings, plan, source, total, rate or None, bound, stay, console))
+    counts = asyncio.run(_run(settings, plan, source, total, tenants, rate or None, bound, stay, console))
     if as_json:
         typer.echo(json.dumps(counts))
     if counts["wrong_unflagged"]:
@@ -68,15 +68,17 @@ def simulate(
 
 def _source(
     trace: Path | None, requests: int | None, seed: int
-) -> tuple[Callable[[], Iterator[TraceRequest]], int | None]:
-    from kvledger.simulate.trace import read_trace
+) -> tuple[Callable[[], Iterator[TraceRequest]], int | None, tuple[str, ...]]:
+    """What gives the requests, how many they are if that is known, and whose."""
+    from kvledger.simulate.trace import read_trace, survey_trace
     from kvledger.simulate.workload import WorkloadSettings, generate
 
+    tenants = tuple(WorkloadSettings().tenants)
     if trace is None:
         work = WorkloadSettings(requests=requests or 1_000_000_000, seed=seed)
-        return lambda: generate(work), requests
-    total = sum(1 for _ in read_trace(trace, tenants=WorkloadSettings().tenants, limit=requests))
-    return lambda: read_trace(trace, tenants=WorkloadSettings().tenants, limit=requests), total
+        return lambda: generate(work), requests, tenants
+    survey = survey_trace(trace, tenants=tenants, limit=requests)
+    return lambda: read_trace(trace, tenants=tenants, limit=requests), survey.requests, survey.tenants
 
 
 async def _run(
@@ -84,6 +86,7 @@ async def _run(
     plan: FleetPlan,
     source: Callable[[], Iterator[TraceRequest]],
     total: int | None,
+    tenants: tuple[str, ...],
     rate: float | None,
     bound_ms: float,
     stay: bool,
@@ -96,11 +99,9 @@ async def _run(
     from kvledger.simulate.fleet import MODEL, running_fleet
     from kvledger.simulate.replay import Replay, ReplayPace
     from kvledger.simulate.rest import RestClient
-    from kvledger.simulate.workload import WorkloadSettings
 
     url = f"http://127.0.0.1:{settings.lookup_port}"
     rest = RestClient(url, connections=4)
-    tenants = tuple(WorkloadSettings().tenants)
 
     async def work() -> dict[str, int | float]:
         await _require_service(rest, url)

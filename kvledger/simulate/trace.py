@@ -16,7 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from pydantic import TypeAdapter, ValidationError
+
 from events.errors import KvledgerError
+from events.model.field import Name
 
 MOONCAKE_BLOCK_TOKENS = 512
 MAX_LINE_BYTES = 16 << 20
@@ -117,6 +120,34 @@ def read_trace(
         raise TraceError(name, 0, f"damaged or truncated gzip data ({error})") from error
     if count == 0 and limit != 0:
         raise TraceError(name, 0, "holds no request")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSurvey:
+    """How many requests a trace has, and whose they are, in order of appearance."""
+
+    requests: int
+    tenants: tuple[str, ...]
+
+
+def survey_trace(path: Path | str, *, tenants: Sequence[str], limit: int | None = None) -> TraceSurvey:
+    """Reads a trace whole, so that whatever is wrong with it is found before anything is started.
+
+    Raises `TraceError`, also for a tenant whose name can't be a domain's.
+    """
+    count = 0
+    found: dict[str, None] = {}
+    for request in read_trace(path, tenants=tenants, limit=limit):
+        count += 1
+        if request.tenant not in found:
+            try:
+                TypeAdapter(Name).validate_python(request.tenant)
+            except ValidationError as error:
+                raise TraceError(
+                    str(path), 0, f"tenant {_shown(request.tenant)} can't name a domain"
+                ) from error
+            found[request.tenant] = None
+    return TraceSurvey(count, tuple(found))
 
 
 class _Interner:
