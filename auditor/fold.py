@@ -138,11 +138,11 @@ class StreamFold:
         return None if broken or why else self._events(record)
 
     def apply_unreadable(self, seq: int, header_sha256: bytes, reason: str) -> None:
-        """A record of this stream that can't be read: its content is lost, the chain goes on behind it."""
-        if seq < self.next_seq:
+        """A record that can't be read: if it is the next one its content is lost and the chain goes on behind
+        it. Any other number proves nothing: a real loss shows as a gap."""
+        if seq != self.next_seq:
             return
-        status = StreamStatus.QUARANTINED if seq == self.next_seq else StreamStatus.GAP
-        self._fault(status, "unreadable", seq, reason)
+        self._fault(StreamStatus.QUARANTINED, "unreadable", seq, reason)
         self.next_seq, self.prev = seq + 1, header_sha256
         self.seen[seq] = header_sha256
 
@@ -162,6 +162,11 @@ class StreamFold:
             return "opened belongs into record 0 and nowhere else"
         if record.header.epoch_no != self.epoch_no:
             return "epoch_no differs"
+        for alias, told in record.parts.items():
+            for declared_ in (event for event in told if isinstance(event, ProfileDeclared)):
+                known = self.profiles.get((alias, declared_.profile))
+                if known is not None and known != profile_digest(declared_.content):
+                    return "a profile number changes its meaning"
         in_hole = record.header.seq > self.next_seq
         if in_hole or self.status in (StreamStatus.GAP, StreamStatus.QUARANTINED):
             return ""
