@@ -46,6 +46,9 @@ def replace_range(
     changed = [block for block in present if block in listed and table[block] != listed[block]]
     drop(state, changes, where, [block for block in present if block not in listed] + changed, "snapshot")
     _put_runs(state, changes, where, [block for block in listed if block not in table], listed)
+    for _, attributes in listed.values():
+        if attributes.transfer is not None and attributes.state is CopyState.PENDING:
+            state.transfers[attributes.transfer] = where
     if state.snapshot is not None:
         bounds = (int.from_bytes(mark.low, "big"), int.from_bytes(mark.high, "big"))
         state.snapshot.ranges.setdefault(where, []).append(bounds)

@@ -353,3 +353,13 @@ def test_faults_that_no_snapshot_heals_ask_for_another_epoch_by_name() -> None:
     forged = decode_batch(builder.seal(events=[stored([B])], seq=0, prev=bytes(32)).value)
     twice = apply(state, forged)
     assert (twice.resync, twice.detail.split(":")[0]) == (True, "equivocation")
+
+
+def test_a_transfer_known_from_a_snapshot_alone_commits_like_any_other() -> None:
+    builder, state = fresh()
+    builder.burn()
+    run = CopyRun(profile=0, state=CopyState.PENDING, transfer="t9", ids=(A,), parents=(bytes(16),))
+    for batch in builder.snapshot([SnapshotPart(runs=(run,))]):
+        apply(state, batch)
+    apply(state, builder.batch(events=[TransferCommitted(transfer="t9", digest=bytes(32))]))
+    assert state.copies["gpu", 0][A][1].state is CopyState.COMMITTED
