@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from events.chain import sha256
 from events.errors import KvledgerError
@@ -18,12 +19,16 @@ from indexer.delta import Delta
 from indexer.outbox import Outbox
 from indexer.partition_log import PartitionLog
 from indexer.projection import OffsetJumpError, PartitionProjection
-from indexer.store import Lease, LeaseLostError, Store, StoreUnavailableError
+from indexer.store import Lease, LeaseLostError, Store, StoreRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 BATCH_BYTES = 4_000_000
 """Records of one transaction, at most: bounds how long a fold holds the event loop."""
+UNSTORABLE = "unstorable"
+"""Why a record went to the dead letters whose values the store can't hold."""
+
+_Result = TypeVar("_Result")
 
 
 class SeekError(KvledgerError):
@@ -38,8 +43,11 @@ class SeekError(KvledgerError):
 class _Owned:
     lease: Lease
     projection: PartitionProjection
+    committed: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     revoked: bool = False
+    buried: set[int] = field(default_factory=set)
+    """Offsets of the dead letters that were sent since the last commit."""
 
 
 class Applier:
@@ -71,8 +79,9 @@ class Applier:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Next offset of each owned partition."""
-        return {number: owned.projection.next_offset for number, owned in self._owned.items()}
+        """Up to where each owned partition is committed: a record that is folded and can't be written counts
+        as one that waits."""
+        return {number: owned.committed for number, owned in self._owned.items()}
 
     async def own(self, partitions: Iterable[int]) -> dict[int, int]:
         """Makes these the partitions owned, and no others: those new, or claimed by somebody else while we
@@ -103,8 +112,7 @@ class Applier:
         start, end = await self._log.bounds(self._topic, partition)
         why = await self._mismatch(lease, start, end)
         if why is not None:
-            is_first = not lease.log_id
-            if not is_first:
+            if lease.log_id:
                 log.error(
                     "partition %d is rebuilt from offset %d: %s",
                     partition,
@@ -112,13 +120,14 @@ class Applier:
                     why,
                     extra={"action": "partition_rebuilt"},
                 )
-            lease = await self._store.reset(
-                lease, log_id=self._registry.log, start=start, rebuild_until=0 if is_first else end
-            )
+            # Without rows nobody can tell an old log from one that nobody has indexed yet: whatever is in it
+            # now counts as a rebuild, which writes nothing to Kafka.
+            lease = await self._store.reset(lease, log_id=self._registry.log, start=start, rebuild_until=end)
         states = await self._store.load(lease)
         owned = _Owned(
             lease,
             PartitionProjection.of(partition, lease.next_offset, lease.last_record_sha256, states),
+            lease.next_offset,
         )
         log.info(
             "partition %d: term %d, offset %d, %d streams",
@@ -129,6 +138,7 @@ class Applier:
         )
         if start > lease.next_offset:
             await self._store.write(lease, owned.projection.skip_to(start))
+            owned.committed = start
         return owned
 
     async def _mismatch(self, lease: Lease, start: int, end: int) -> str | None:
@@ -140,18 +150,22 @@ class Applier:
         last = lease.next_offset - 1
         if lease.last_record_sha256 and last >= start:
             record = await self._log.first_from(lease.topic, lease.partition, last)
-            if record is None or (record.offset == last and sha256(record.value) != lease.last_record_sha256):
+            if record is None or record.offset != last:
+                return f"there is no record at {last}"
+            if sha256(record.value) != lease.last_record_sha256:
                 return f"the record at {last} is another one"
         return None
 
     async def apply(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Folds and commits the records, in their order. Returns once they are in the store, or at once when
         the partition isn't owned (any more). Raises SeekError if they don't continue it."""
-        for chunk in _chunks(records):
+        owned = self._owned.get(partition)
+        for chunk in _chunks(records, owned.lease.rebuild_until) if owned is not None else ():
             owned = self._owned.get(partition)
             if owned is None:
                 return
             async with owned.lock:
+                stood_at, last_sha256 = owned.projection.next_offset, owned.projection.last_record_sha256
                 try:
                     delta = owned.projection.fold(chunk)
                 except OffsetJumpError as error:
@@ -159,8 +173,49 @@ class Applier:
                     if delta is not None:
                         await self._commit(owned, delta)
                     raise SeekError(partition, owned.projection.next_offset) from error
-                if delta is not None:
+                if delta is None:
+                    continue
+                try:
                     await self._commit(owned, delta)
+                except StoreRefusedError as error:
+                    log.warning("partition %d goes on record by record: %s", partition, error)
+                    await self._restore(owned, stood_at, last_sha256)
+                    await self._one_by_one(owned, [record for record in chunk if record.offset >= stood_at])
+
+    async def _one_by_one(self, owned: _Owned, records: Sequence[RawRecord]) -> None:
+        """Commits each record alone, and buries those that the store can't hold. Halving would find one of
+        them with fewer transactions, but restoring the states, once a refusal, is what costs."""
+        for record in records:
+            stood_at, last_sha256 = owned.projection.next_offset, owned.projection.last_record_sha256
+            for attempt in range(3):
+                if owned.revoked:
+                    return
+                delta = (
+                    owned.projection.refuse(record, UNSTORABLE, whole=attempt == 1)
+                    if attempt
+                    else owned.projection.fold([record])
+                )
+                assert delta is not None
+                try:
+                    await self._commit(owned, delta)
+                    break
+                except StoreRefusedError as error:
+                    log.error(
+                        "the record at %d of partition %d can't be stored: %s",
+                        record.offset,
+                        owned.lease.partition,
+                        error,
+                        extra={"action": "record_unstorable"},
+                    )
+                    await self._restore(owned, stood_at, last_sha256)
+            else:
+                raise StoreRefusedError(f"partition {owned.lease.partition} can't pass {record.offset}")
+
+    async def _restore(self, owned: _Owned, next_offset: int, last_sha256: bytes) -> None:
+        """The fold is ahead of what the store took: its states are read back."""
+        states = await self._insist(owned, lambda: self._store.load(owned.lease))
+        if states is not None:
+            owned.projection = PartitionProjection.of(owned.lease.partition, next_offset, last_sha256, states)
 
     async def _after_jump(self, owned: _Owned, error: OffsetJumpError) -> Delta | None:
         """Records between were not delivered (None: read again), are gone from the log's head, or never
@@ -179,52 +234,70 @@ class Applier:
         return None
 
     async def _commit(self, owned: _Owned, delta: Delta) -> None:
+        """Raises StoreRefusedError: nothing was written, and the fold's states must be restored."""
         lease = owned.lease
         is_rebuild = delta.next_offset <= lease.rebuild_until
-        if delta.dead and not is_rebuild:
-            await self._outbox.bury(lease.topic, lease.partition, delta.dead)
-        attempt = 0
-        while not owned.revoked:
-            try:
-                await self._store.write(lease, delta)
-                break
-            except StoreUnavailableError as error:
-                pause_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
-                attempt += 1
-                log.warning("partition %d waits for the store: %s", lease.partition, error)
-                await asyncio.sleep(pause_s)
-            except LeaseLostError as error:
-                log.warning("%s", error, extra={"action": "lease_lost"})
-                self.disown(lease.partition)
-                return
-        else:
+        letters = [letter for letter in delta.dead if letter.offset not in owned.buried]
+        if letters and not is_rebuild:
+            await self._outbox.bury(lease.topic, lease.partition, letters)
+            owned.buried.update(letter.offset for letter in letters)
+        if not await self._insist(owned, lambda: self._write(lease, delta)):
             return
+        owned.committed = delta.next_offset
+        owned.buried = {offset for offset in owned.buried if offset >= delta.next_offset}
         self.batches += 1
         self.block_operations += delta.block_operations
         if delta.resyncs and not is_rebuild:
             await self._outbox.ask_resync(delta.resyncs)
 
+    async def _write(self, lease: Lease, delta: Delta) -> bool:
+        await self._store.write(lease, delta)
+        return True
+
+    async def _insist(self, owned: _Owned, call: Callable[[], Awaitable[_Result]]) -> _Result | None:
+        """Repeats the call while the store is away; None once the partition isn't ours any more."""
+        attempt = 0
+        while not owned.revoked:
+            try:
+                return await call()
+            except StoreUnavailableError as error:
+                pause_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+                attempt += 1
+                log.warning("partition %d waits for the store: %s", owned.lease.partition, error)
+                await asyncio.sleep(pause_s)
+            except LeaseLostError as error:
+                log.warning("%s", error, extra={"action": "lease_lost"})
+                self.disown(owned.lease.partition)
+        return None
+
     async def prune(self) -> None:
-        """Ends copies of superseded streams, a few streams of each owned partition at a time."""
+        """Ends copies of superseded streams, a few streams of each owned partition at a time. Leaves out
+        partitions that are being written: they have their turn another time."""
         for partition, owned in list(self._owned.items()):
             now_s = self._monotonic_s()
-            if now_s - self._pruned_at_s.get(partition, -1e9) < self._prune_every_s:
+            if now_s - self._pruned_at_s.get(partition, -1e9) < self._prune_every_s or owned.lock.locked():
                 continue
             async with owned.lock:
                 if owned.revoked:
                     continue
                 delta = owned.projection.prune(self._registry)
-                if delta is not None:
-                    await self._commit(owned, delta)
-                else:
+                if delta is None:
                     self._pruned_at_s[partition] = now_s
+                    continue
+                try:
+                    await self._commit(owned, delta)
+                except StoreRefusedError as error:
+                    log.error("partition %d can't be pruned: %s", partition, error)
+                    self._pruned_at_s[partition] = now_s
+                    await self._restore(owned, delta.first_offset, delta.last_record_sha256)
 
 
-def _chunks(records: Sequence[RawRecord]) -> Iterable[Sequence[RawRecord]]:
+def _chunks(records: Sequence[RawRecord], rebuild_until: int) -> Iterable[Sequence[RawRecord]]:
+    """No chunk is partly of a rebuild and partly not."""
     first, size = 0, 0
     for at, record in enumerate(records):
         size += len(record.value)
-        if size > BATCH_BYTES and at > first:
+        if at > first and (size > BATCH_BYTES or record.offset == rebuild_until):
             yield records[first:at]
             first, size = at, len(record.value)
     yield records[first:]

@@ -58,14 +58,14 @@ _STATEMENT: TypeAdapter[AuditStatement] = TypeAdapter(AuditStatement)
 
 
 class ControlProjection:
-    """`run` it in every indexer process; `keyring()` gives the ring as it is on disk now."""
+    """`run` it in every indexer process."""
 
     def __init__(
         self,
         dsn: str,
         connection: KafkaConnection,
         *,
-        keyring: Callable[[], KeyRing],
+        keyring: KeyRing,
         monotonic_s: Callable[[], float],
         monotonic_ns: Callable[[], int],
         history_days: int = 90,
@@ -275,7 +275,7 @@ class _Active:
         self._resolved_to = rows[-1]["stream_id"] + 1 if len(rows) == RESOLVE_ROWS else 0
         if not rows:
             return
-        ring = self._owner._keyring()
+        ring = self._owner._keyring
         found = [
             {"stream_id": row["stream_id"], "alias": bytes(row["alias"]), "domain": domain}
             for row in rows

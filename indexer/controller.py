@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,17 @@ from aiokafka.errors import KafkaError
 
 from events.codec import decode_pulse, decode_signal, dump
 from events.errors import DecodeError, KvledgerError
-from events.fold.quota import HolderUsage, QuotaKey, differs, evaluate
+from events.fold.quota import HolderUsage, QuotaKey, counts, differs, evaluate
 from events.fold.registry import Registry
 from events.ids import StreamKey, StreamStatus, Tier
-from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord, make_producer
+from events.kafka.connection import (
+    KafkaConnection,
+    LogTail,
+    LogTruncatedError,
+    LogUnavailableError,
+    RawRecord,
+    make_producer,
+)
 from events.kafka.control import ControlTail, ControlWriter
 from events.model.audit import QuotaState
 from events.model.control import ControllerStarted, Fenced
@@ -28,6 +35,9 @@ from indexer.store import StoreUnavailableError
 log = logging.getLogger(__name__)
 ADVISORY_LOCK = 0x6B766C64
 RETRY_S = 1.0
+SEND_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 5.0
+MAX_REASON = 2_000
 
 USAGE = """
 SELECT s.worker, s.rank, s.epoch, d.tenant, u.tier, sum(u.blocks)::int8 AS blocks, sum(u.bytes) AS bytes
@@ -37,7 +47,7 @@ JOIN stream_alias a ON a.stream_id = u.stream_id AND a.alias = u.alias
 JOIN domain d ON d.name = a.domain
 GROUP BY s.worker, s.rank, s.epoch, d.tenant, u.tier
 """
-STATUS = "SELECT worker, rank, epoch, status, sticky FROM stream WHERE status <> 'live'"
+STATUS = "SELECT worker, rank, epoch, status, fault, sticky FROM stream WHERE status <> 'live'"
 
 
 class DeposedError(KvledgerError):
@@ -87,11 +97,13 @@ class Controller:
         self._nonces: set[bytes] = set()
 
     async def run(self) -> None:
-        """Until cancelled; whatever is away, it tries again."""
+        """Until cancelled; whatever is away, it tries again. Raises LogTruncatedError: begin anew."""
         try:
             while True:
                 try:
                     await self._lead()
+                except LogTruncatedError:
+                    raise
                 except (KvledgerError, KafkaError, *UNAVAILABLE) as error:
                     log.warning("controller waits: %s %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_S)
@@ -122,10 +134,11 @@ class Controller:
         log.info("active with term %d", term)
         self._quotas.clear()
         producer = make_producer(self._kafka, client_id="kvledger-controller")
-        await producer.start()
-        tail = await self._listen()
         watch = SilenceWatch(self._options.silence)
+        tail: LogTail | None = None
         try:
+            await asyncio.wait_for(producer.start(), SEND_TIMEOUT_S)
+            tail = await self._listen()
             while True:
                 await self._control.catch_up()
                 if self._registry.controller_term > term:
@@ -138,8 +151,9 @@ class Controller:
                 await self._fence(writer, watch)
                 await asyncio.sleep(self._options.interval_s)
         finally:
-            await tail.stop()
-            await producer.stop()
+            if tail is not None:
+                await tail.stop()
+            await asyncio.wait({asyncio.ensure_future(producer.stop())}, timeout=STOP_TIMEOUT_S)
 
     async def _listen(self) -> LogTail:
         places = {(self._kafka.topic(PULSE), number): 0 for number in range(self._registry.partitions)}
@@ -152,8 +166,9 @@ class Controller:
 
     async def _send(self, producer: Any, topic: Topic, key: str, value: bytes) -> None:
         try:
-            await producer.send_and_wait(self._kafka.topic(topic), value, key=key.encode(), partition=0)
-        except KafkaError as error:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await producer.send_and_wait(self._kafka.topic(topic), value, key=key.encode(), partition=0)
+        except (KafkaError, TimeoutError) as error:
             raise LogUnavailableError(f"{topic.name}: {type(error).__name__}") from error
 
     async def _beacon(self, producer: Any) -> None:
@@ -184,7 +199,7 @@ class Controller:
         usage = [
             HolderUsage(stream, row["tenant"], Tier(row["tier"]), row["blocks"], int(row["bytes"]))
             for row in await database.fetch(USAGE)
-            if self._counts(stream := StreamKey(row["worker"], row["rank"], row["epoch"]))
+            if counts(self._registry, stream := StreamKey(row["worker"], row["rank"], row["epoch"]))
         ]
         now_s = self._monotonic_s()
         for key, state in evaluate(usage, self._registry.limits, term).items():
@@ -200,45 +215,43 @@ class Controller:
                 await self._send(producer, QUOTA, "/".join(key), dump(state))
                 self._quotas[key], self._written_s[key] = state, now_s
 
-    def _counts(self, stream: StreamKey) -> bool:
-        """Usage falls with its epoch, and with the attested end of its engine's life."""
-        registration = self._registry.registration_of(stream)
-        if registration is None:
-            return True
-        life = (stream.worker, registration.body.engine_life)
-        return not self._registry.superseded(stream) and life not in self._registry.exits
-
     async def _resync(self, database: Any, producer: Any) -> None:
         now_s = self._monotonic_s()
-        broken: set[StreamKey] = set()
+        broken: dict[StreamKey, str] = {}
         self._closed.clear()
         for row in await database.fetch(STATUS):
             stream = StreamKey(row["worker"], row["rank"], row["epoch"])
             if row["status"] == StreamStatus.CLOSED:
                 self._closed.add(stream)
-            elif row["status"] in (StreamStatus.GAP, StreamStatus.QUARANTINED) and not row["sticky"]:
-                broken.add(stream)
+            elif row["status"] in (StreamStatus.GAP, StreamStatus.QUARANTINED):
+                # Its first word tells the hook whether a snapshot heals the stream or only another epoch.
+                broken[stream] = row["fault"] if row["sticky"] else f"not whole: {row['fault']}"
         current = set(self._registry.current.values())
         self._broken_since_s = {
-            stream: self._broken_since_s.get(stream, now_s) for stream in broken & current
+            stream: self._broken_since_s.get(stream, now_s) for stream in broken.keys() & current
         }
         for stream, since_s in self._broken_since_s.items():
             is_due = now_s - self._asked_s.get(stream, -1e9) >= self._options.resync_every_s
             if now_s - since_s >= self._options.resync_after_s and is_due:
                 self._asked_s[stream] = now_s
                 body = ResyncRequested(
-                    worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason="not whole"
+                    worker=stream.worker,
+                    rank=stream.rank,
+                    epoch=stream.epoch,
+                    reason=broken[stream][:MAX_REASON],
                 )
                 await self._send(producer, SIGNALS, stream.worker, dump(body))
 
     async def _fence(self, writer: ControlWriter, watch: SilenceWatch) -> None:
         registry = self._registry
         current = set(registry.current.values())
-        eligible = {
-            stream
-            for stream in current - set(registry.fenced) - self._closed
-            if (stream.worker, registry.registrations[stream].body.engine_life) not in registry.exits
-        }
+        eligible = current - set(registry.fenced) - self._closed
+        for stream in sorted(ended(registry, eligible)):
+            log.warning("%s is fenced: its engine has ended", stream, extra={"action": "stream_fenced"})
+            eligible.remove(stream)
+            await writer.append(
+                Fenced(worker=stream.worker, rank=stream.rank, epoch=stream.epoch, evidence="operator")
+            )
         watch.tick(eligible, self._monotonic_s())
         fenced = sum(registry.fenced.get(stream) == "timeout" for stream in current)
         for stream in watch.lost(eligible, fenced):
@@ -246,3 +259,18 @@ class Controller:
             await writer.append(
                 Fenced(worker=stream.worker, rank=stream.rank, epoch=stream.epoch, evidence="timeout")
             )
+
+
+def ended(registry: Registry, eligible: Collection[StreamKey]) -> set[StreamKey]:
+    """Streams whose engine's exit is attested: to be fenced at once. Only one for each life and rank: an epoch
+    registered after that contradicts the attestation, and is fenced for silence like any other."""
+
+    def life(stream: StreamKey) -> tuple[str, int, str]:
+        return stream.worker, stream.rank, registry.registrations[stream].body.engine_life
+
+    fenced = {life(stream) for stream in registry.fenced}
+    return {
+        stream
+        for stream in eligible
+        if (stream.worker, life(stream)[2]) in registry.exits and life(stream) not in fenced
+    }

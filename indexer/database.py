@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL as every process of ours opens them, and which failures mean «try again»."""
+"""Connections to PostgreSQL as every process of ours opens them, and what its failures mean to us."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import asyncpg
+from asyncpg.exceptions._base import DataError as ArgumentError
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -24,6 +25,16 @@ UNAVAILABLE: tuple[type[BaseException], ...] = (
     asyncpg.exceptions.IdleInTransactionSessionTimeoutError,
 )
 """What says nothing about the statement: the server is away, restarting or busy."""
+
+REFUSED: tuple[type[BaseException], ...] = (
+    ArgumentError,
+    asyncpg.DataError,
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.CardinalityViolationError,
+    asyncpg.exceptions.IntegrityConstraintViolationError,
+)
+"""What says that a value given can't be held, now or ever. `ArgumentError` is found by the client already and
+is an InterfaceError too: look for these first."""
 
 SERVER_SETTINGS = {
     "lock_timeout": "4s",

@@ -19,6 +19,9 @@ from indexer.delta import DeadLetter
 
 log = logging.getLogger(__name__)
 RETRY_S = 0.5
+SEND_TIMEOUT_S = 15.0
+"""How long one attempt may take; the client itself gives up a request after 10 s."""
+STOP_TIMEOUT_S = 2.0
 MAX_REASON = 2_000
 
 
@@ -36,27 +39,34 @@ class Outbox(Protocol):
 class KafkaOutbox:
     """`Outbox` on one idempotent producer, rebuilt whenever it failed."""
 
-    def __init__(self, connection: KafkaConnection) -> None:
+    def __init__(self, connection: KafkaConnection, *, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
         self._connection = connection
+        self._send_timeout_s = send_timeout_s
         self._producer: Any = None
+        self._starting = asyncio.Lock()
 
     async def _send(self, topic: Topic, key: bytes, value: bytes) -> None:
-        if self._producer is None:
-            producer = make_producer(self._connection, client_id="kvledger-indexer")
-            await producer.start()
-            self._producer = producer
-        await self._producer.send_and_wait(self._connection.topic(topic), value, key=key, partition=0)
+        """Raises KafkaError, OSError or TimeoutError: it isn't known whether the record was written."""
+        async with asyncio.timeout(self._send_timeout_s):
+            producer = await self._started()
+            await producer.send_and_wait(self._connection.topic(topic), value, key=key, partition=0)
+
+    async def _started(self) -> Any:
+        async with self._starting:
+            if self._producer is None:
+                producer = make_producer(self._connection, client_id="kvledger-indexer")
+                try:
+                    await producer.start()
+                except BaseException:
+                    await _end(producer)
+                    raise
+                self._producer = producer
+            return self._producer
 
     async def _rebuild(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        stopping = asyncio.ensure_future(producer.stop())
-        await asyncio.wait({stopping}, timeout=2)
-        if not stopping.done():
-            stopping.cancel()
-        if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
-            log.warning("a producer could not be stopped in order", extra={"action": "outbox_rebuilt"})
+        if producer is not None:
+            await _end(producer)
 
     async def bury(self, topic: str, partition: int, letters: list[DeadLetter]) -> None:
         for letter in letters:
@@ -84,7 +94,7 @@ class KafkaOutbox:
                     extra={"action": "dead_letter_too_large"},
                 )
                 return None
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("dead letters wait for Kafka: %s", type(error).__name__)
                 await self._rebuild()
                 await asyncio.sleep(RETRY_S)
@@ -95,7 +105,7 @@ class KafkaOutbox:
                 worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason=reason[:MAX_REASON]
             )
             try:
-                await asyncio.wait_for(self._send(SIGNALS, stream.worker.encode(), dump(body)), 5)
+                await self._send(SIGNALS, stream.worker.encode(), dump(body))
             except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("a resync request was dropped: %s", type(error).__name__)
                 await self._rebuild()
@@ -103,3 +113,12 @@ class KafkaOutbox:
     async def close(self) -> None:
         """Idempotent."""
         await self._rebuild()
+
+
+async def _end(producer: Any) -> None:
+    stopping = asyncio.ensure_future(producer.stop())
+    await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
+    if not stopping.done():
+        stopping.cancel()
+    if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
+        log.warning("a producer could not be stopped in order", extra={"action": "outbox_rebuilt"})

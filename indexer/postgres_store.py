@@ -14,11 +14,18 @@ from events.fold.state import StreamState, Usage
 from events.ids import StreamKey, Tier
 from events.keyring import KeyRing
 from indexer import copy_sql
-from indexer.database import UNAVAILABLE, connect
+from indexer.database import REFUSED, UNAVAILABLE, connect
 from indexer.delta import Delta
 from indexer.postgres_load import load_states
 from indexer.postgres_write import Names, write_delta
-from indexer.store import Lease, LeaseLostError, Snapshot, StoreUnavailableError, UsageRow
+from indexer.store import (
+    Lease,
+    LeaseLostError,
+    Snapshot,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UsageRow,
+)
 
 BLOCKED_AFTER_S = 2.0
 """How long a claim waits for the old owner's transaction before it ends that backend."""
@@ -27,13 +34,13 @@ BLOCKED_AFTER_S = 2.0
 class PostgresStore:
     """One connection, used by one task at a time; opened on first use and again after a failure.
 
-    `keyring()` is asked for the names of domains when an alias is first seen.
+    `keyring` is asked for the names of domains when an alias is first seen.
     """
 
     def __init__(self, dsn: str, *, keyring: KeyRing | None = None, name: str = "kvledger indexer") -> None:
         self._dsn = dsn
         self._name = name
-        self.keyring = keyring or KeyRing({})
+        self._keyring = KeyRing({}) if keyring is None else keyring
         self._connection: Any = None
         self._lock = asyncio.Lock()
         self._names: dict[int, dict[StreamKey, Names]] = {}
@@ -54,6 +61,9 @@ class PostgresStore:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await connect(self._dsn, name=self._name)
                 yield self._connection
+            except REFUSED as error:
+                # Its text can hold values of tenants.
+                raise StoreRefusedError(f"PostgreSQL: {type(error).__name__}") from error
             except UNAVAILABLE as error:
                 connection, self._connection = self._connection, None
                 if connection is not None:
@@ -149,7 +159,7 @@ class PostgresStore:
                     if stands == (delta.next_offset, delta.last_record_sha256):
                         return
                     raise LeaseLostError(lease.topic, lease.partition, lease.term)
-                learned = await write_delta(connection, lease, delta, known, self.keyring)
+                learned = await write_delta(connection, lease, delta, known, self._keyring)
             known.update(learned)
 
     async def reset(self, lease: Lease, *, log_id: str, start: int, rebuild_until: int) -> Lease:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from events.chain import sha256
+from events.codec import BatchDecodeError, decode_batch
 from events.errors import KvledgerError
-from events.fold.apply import lose_log
+from events.fold.apply import apply_undecodable, lose_log
 from events.fold.change import Changes, Outcome
 from events.fold.digest import superseded
 from events.fold.record import fold_record
@@ -65,12 +66,35 @@ class PartitionProjection:
         if changes is None:
             return
         self._add(delta, record.offset, changes)
+        self._call(delta, changes)
+
+    def _call(self, delta: Delta, changes: Changes) -> None:
         if changes.resync:
-            delta.resyncs[changes.stream] = changes.detail or changes.outcome.value
+            state = self.streams[changes.stream]
+            # A lesser fault that follows must not hide the one that no snapshot heals.
+            why = state.fault if state.sticky else changes.detail
+            delta.resyncs[changes.stream] = why or changes.outcome.value
 
     def _add(self, delta: Delta, offset: int, changes: Changes) -> None:
         delta.of(self.streams[changes.stream]).add(offset, changes)
         delta.block_operations += changes.block_operations
+
+    def refuse(self, record: RawRecord, reason: str, *, whole: bool = True) -> Delta:
+        """Passes the next record without its content, because the store can't hold it: a dead letter, and its
+        stream has lost that content. Not `whole`: no stream changes, the loss shows as a gap."""
+        delta = Delta(self.next_offset, record.offset + 1, sha256(record.value), record.timestamp_ms)
+        delta.dead.append(DeadLetter(record.offset, reason, record.key, record.value, record.signature))
+        try:
+            batch = decode_batch(record.value)
+        except BatchDecodeError:
+            batch = None
+        state = self.streams.get(batch.header.stream) if batch is not None and whole else None
+        if batch is not None and state is not None:
+            changes = apply_undecodable(state, batch.header.seq, batch.header_sha256, reason)
+            self._add(delta, record.offset, changes)
+            self._call(delta, changes)
+        self.next_offset, self.last_record_sha256 = delta.next_offset, delta.last_record_sha256
+        return delta
 
     def skip_to(self, start: int) -> Delta:
         """The log's start has passed this partition: records are gone, every stream of it is in gap."""

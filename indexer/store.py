@@ -4,6 +4,7 @@
 KvledgerError
 └── StoreError
     ├── LeaseLostError        another term writes this partition now: drop its state, stop writing
+    ├── StoreRefusedError     the store can't hold a value: nothing was written, repeating it is in vain
     └── StoreUnavailableError the store can't be reached: nothing was written or it is not known; retry
 """
 
@@ -29,6 +30,11 @@ class LeaseLostError(StoreError):
     def __init__(self, topic: str, partition: int, term: int) -> None:
         super().__init__(f"{topic}[{partition}] is no longer written by term {term}")
         self.topic, self.partition, self.term = topic, partition, term
+
+
+class StoreRefusedError(StoreError):
+    """The store can't hold what it was given. Nothing was written: the fold's state is ahead of the store's and
+    must be loaded again; what was refused goes to the dead letters."""
 
 
 class StoreUnavailableError(StoreError):
@@ -79,7 +85,8 @@ class Store(Protocol):
         """Applies the delta with its position, all or nothing and once, however often it is repeated.
 
         Raises LeaseLostError when the partition has a later term or stands elsewhere than
-        `delta.first_offset`; StoreUnavailableError when the outcome isn't known.
+        `delta.first_offset`; StoreRefusedError when a value of it can't be held; StoreUnavailableError when
+        the outcome isn't known.
         """
 
     async def reset(self, lease: Lease, *, log_id: str, start: int, rebuild_until: int) -> Lease:

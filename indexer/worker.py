@@ -7,7 +7,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 
 import faust
@@ -25,6 +24,8 @@ TAKE = 500
 TAKE_WITHIN_S = 0.05
 CLAIM_WITHIN_S = 60.0
 WATCH_EVERY_S = 2.0
+PRUNE_EVERY_S = 2.0
+CANCEL_TIMEOUT_S, LEAVE_TIMEOUT_S = 5.0, 10.0
 UNOWNED_AFTER_S = 2 * CLAIM_WITHIN_S / 3
 
 
@@ -158,23 +159,34 @@ async def run_worker(
     stopping = asyncio.create_task(stop.wait())
     crashed = asyncio.create_task(_until_crashed(app))
     watching = asyncio.create_task(_watch(app, end_offset, stuck_after_s))
+    pruning = asyncio.create_task(_prune(applier))
     try:
-        waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching}
+        waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching, pruning}
         if not starting.done():
             await asyncio.wait({*waiting, starting}, return_when=asyncio.FIRST_COMPLETED)
         while not any(task.done() for task in waiting):
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not stopping.done():
             starting.result()
-        for failed in (crashed, watching):
+        for failed in (crashed, watching, pruning):
             if failed.done():
                 failed.result()
     finally:
-        for task in (starting, stopping, crashed, watching):
+        # Bounded, whatever of another library doesn't end when it is cancelled.
+        tasks = {starting, stopping, crashed, watching, pruning}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(starting, stopping, crashed, watching, return_exceptions=True)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(app.stop(), 10)
+        done, _ = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
+        leaving = asyncio.create_task(app.stop())
+        await asyncio.wait({leaving}, timeout=LEAVE_TIMEOUT_S)
+        if not leaving.done():
+            leaving.cancel()
+            log.warning("the group was not left in order")
+        elif not leaving.cancelled() and leaving.exception() is not None:
+            log.warning("the group was not left in order: %r", leaving.exception())
 
 
 async def _until_crashed(app: Any) -> None:
@@ -183,12 +195,18 @@ async def _until_crashed(app: Any) -> None:
     raise WorkerStoppedError(f"the consumer ended: {app.crash_reason!r}")
 
 
+async def _prune(applier: Applier) -> None:
+    """Apart from the watch, which must not wait for what a write holds."""
+    while True:
+        await asyncio.sleep(PRUNE_EVERY_S)
+        await applier.prune()
+
+
 async def _watch(app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s: float) -> None:
     """Liveness is that the committed offset advances while there is something to read."""
     moved: dict[int, tuple[int, float]] = {}
     while True:
-        await asyncio.sleep(WATCH_EVERY_S)
-        await app.applier.prune()
+        await asyncio.sleep(min(WATCH_EVERY_S, stuck_after_s / 2))
         now_s = time.monotonic()
         assigned = {tp.partition for tp in app.consumer.assignment() if tp.topic == app.events_topic}
         positions = app.applier.positions

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from events.fold.registry import Registry
 from events.ids import QuotaLevel, StreamKey, Tier, Unit
 from events.model.audit import QuotaShare, QuotaState
 from events.model.control import LimitSet
@@ -18,7 +19,7 @@ MAX_AMOUNT = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class HolderUsage:
-    """What one stream holds of one tenant's domains in one tier; superseded streams are left out."""
+    """What one stream holds of one tenant's domains in one tier; only of streams that `counts`."""
 
     stream: StreamKey
     tenant: str
@@ -29,6 +30,16 @@ class HolderUsage:
     def amount(self, unit: Unit) -> int:
         value = self.blocks if unit is Unit.BLOCKS else self.bytes
         return min(max(value, 0), MAX_AMOUNT)
+
+
+def counts(registry: Registry, stream: StreamKey) -> bool:
+    """Whether a stream's usage is anybody's: it falls with its epoch, and with the attested end of its engine's
+    life. A stream that nobody registered counts: its copies are there."""
+    registration = registry.registration_of(stream)
+    if registration is None:
+        return True
+    life = (stream.worker, registration.body.engine_life)
+    return not registry.superseded(stream) and life not in registry.exits
 
 
 def quota_level(used: int, soft: int | None, hard: int | None) -> QuotaLevel:

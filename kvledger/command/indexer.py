@@ -85,8 +85,8 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     from kvledger.control import connection
 
     at = connection(settings)
-    ring = _RingFile(settings)
-    store = PostgresStore(dsn, keyring=ring())
+    ring = _ring(settings)
+    store = PostgresStore(dsn, keyring=ring)
     outbox = KafkaOutbox(at)
     partition_log = KafkaPartitionLog(at)
     tail = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns, interval_s=REGISTRY_INTERVAL_S)
@@ -99,19 +99,10 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     async def end_offset(partition: int) -> int:
         return (await partition_log.bounds(topic, partition))[1]
 
-    async def keep_ring() -> None:
-        while True:
-            await asyncio.sleep(1)
-            store.keyring = ring()
-
     background: list[asyncio.Task[None]] = []
     try:
-        background += [
-            asyncio.create_task(tail.run()),
-            asyncio.create_task(control.run()),
-            asyncio.create_task(keep_ring()),
-        ]
-        while not tail.registry.log and not stop.is_set():  # noqa: ASYNC110 - the tail folds elsewhere
+        background += [asyncio.create_task(tail.run()), asyncio.create_task(control.run())]
+        while not (tail.registry.log or stop.is_set() or any(task.done() for task in background)):  # noqa: ASYNC110
             await asyncio.sleep(BEGIN_RETRY_S)
         if not stop.is_set():
             worker = asyncio.create_task(run_worker(at, applier, stop, end_offset=end_offset))
@@ -126,6 +117,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
                 if task.done():
                     task.result()
     finally:
+        _end_within(STOP_WITHIN_S)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -134,29 +126,13 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         await store.close()
 
 
-class _RingFile:
-    """The key ring, read again whenever its file has changed; without a file nothing is named."""
+def _ring(settings: Settings) -> KeyRing:
+    """The ring follows its file. Without one at the start nothing is named."""
+    from events.keyring import KeyRing
+    from kvledger.keyfile import load_ring, ring_path
 
-    def __init__(self, settings: Settings) -> None:
-        from events.keyring import KeyRing
-        from kvledger.keyfile import ring_path
-
-        self._path = ring_path(settings.home)
-        self._stamp: tuple[int, int] | None = None
-        self._ring = KeyRing({})
-
-    def __call__(self) -> KeyRing:
-        from events.errors import IdentityError
-        from events.keyring import load_keyring
-
-        try:
-            status = self._path.stat()
-        except OSError:
-            return self._ring
-        stamp = (status.st_mtime_ns, status.st_size)
-        if stamp != self._stamp:
-            try:
-                self._ring, self._stamp = load_keyring(self._path), stamp
-            except IdentityError as error:
-                logging.getLogger(__name__).warning("the old key ring stays in use: %s", error)
-        return self._ring
+    path = ring_path(settings.home)
+    if path.exists():
+        return load_ring(settings.home)
+    logging.getLogger(__name__).warning("no key ring at %s: domains stay unnamed", path)
+    return KeyRing({})

@@ -11,6 +11,7 @@ import pytest
 
 from events.codec import decode_signal, dump
 from events.ids import Basis, StreamKey
+from events.model.control import ExitAttested
 from events.model.signal import Pulse, RankPulse, ResyncRequested
 from events.topic import PULSE, SIGNALS
 from tests.support.indexer_log import IndexerLog, indexer_log
@@ -45,22 +46,31 @@ async def beat(log: IndexerLog, builders: list[StreamBuilder]) -> None:
 async def test_silent_stream_is_fenced_and_a_broken_one_is_asked(
     log: IndexerLog, database: str, tmp_path: Path
 ) -> None:
-    builders = [await log.register(f"w{number}", life=f"life-{number}") for number in range(4)]
+    builders = [await log.register(f"w{number}", life=f"life-{number}") for number in range(5)]
     await log.send(0, [builder.seal(opened(), events=[declared()]) for builder in builders])
     builders[1].burn()
     await log.send(0, [builders[1].seal(events=[stored([block(1)])])])
+    await log.send(0, [builders[2].seal(prev=bytes(32))])
     indexer = log.start("indexer", database, tmp_path / "indexer.log")
     controller = log.start("controller", database, tmp_path / "controller.log", "--lost-after-s", "3")
     everybody = asyncio.create_task(beat(log, builders))
     silenced: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(90):
-            await _until(lambda: _asked(log, "w1"))
+            await _until(lambda: _asked(log, "w1", "not whole"))
+            await _until(lambda: _asked(log, "w2", "chain_break"))
             assert not (await log.registry()).fenced
+            await log.control(
+                ExitAttested(worker="w4", engine_life="life-4", attester="supervisor", evidence="exit code 0")
+            )
+            await _until(lambda: _fenced(log, "w4"))
             everybody.cancel()
             silenced = asyncio.create_task(beat(log, builders[1:]))
-            await _until(lambda: _fenced(log))
-        assert (await log.registry()).fenced == {StreamKey("w0", 0, "e1"): "timeout"}
+            await _until(lambda: _fenced(log, "w0"))
+        assert (await log.registry()).fenced == {
+            StreamKey("w4", 0, "e1"): "operator",
+            StreamKey("w0", 0, "e1"): "timeout",
+        }
         term = (await log.registry()).controller_term
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
@@ -81,13 +91,16 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.3)
 
 
-async def _asked(log: IndexerLog, worker: str) -> bool:
+async def _asked(log: IndexerLog, worker: str, reason: str) -> bool:
     signals = [decode_signal(record.value) for record in await log.read(SIGNALS)]
-    return any(isinstance(wanted, ResyncRequested) and wanted.worker == worker for wanted in signals)
+    return any(
+        isinstance(wanted, ResyncRequested) and wanted.worker == worker and wanted.reason.startswith(reason)
+        for wanted in signals
+    )
 
 
-async def _fenced(log: IndexerLog) -> bool:
-    return bool((await log.registry()).fenced)
+async def _fenced(log: IndexerLog, worker: str) -> bool:
+    return StreamKey(worker, 0, "e1") in (await log.registry()).fenced
 
 
 async def _succeeded(log: IndexerLog, term: int) -> bool:

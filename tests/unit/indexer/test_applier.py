@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+
+from events.ids import StreamKey
+from indexer.delta import Delta
+from indexer.memory_store import MemoryStore
+from indexer.store import Lease
+from tests.support.applier_world import ApplierWorld, MemoryPartitionLog
+from tests.support.log import ControlLog, StreamBuilder, block, declared, opened, stored
+from tests.support.store_contract import TOPIC, comparable, fold
+
+GARBAGE = b"garbage"
+
+
+def healthy(builder: StreamBuilder) -> bytes:
+    return builder.seal(opened(), events=[declared()]).value
+
+
+async def held(store: MemoryStore) -> object:
+    return comparable(state for _, state in (await store.snapshot(TOPIC)).states)
+
+
+async def test_empty_store_over_an_old_log_writes_nothing_to_kafka() -> None:
+    old = ApplierWorld(MemoryStore())
+    applier, _ = await old.start()
+    builder = StreamBuilder()
+    await old.send(applier, [healthy(builder), GARBAGE])
+    builder.burn()
+    await old.send(applier, [builder.seal(events=[stored([block(1)])]).value, b"{}"])
+    assert [letter.offset for letter in old.outbox.buried] == [1, 3]
+
+    store = MemoryStore()
+    new = ApplierWorld(store, MemoryPartitionLog(list(old.log.records)))
+    applier, start = await new.start()
+    assert start == 0
+    more = new.log.send([GARBAGE, builder.seal(prev=bytes(32)).value])
+    await applier.apply(0, new.log.records)
+    assert [letter.offset for letter in new.outbox.buried] == [more[0].offset]
+    assert list(new.outbox.asked.values()) == ["chain_break"]
+    assert sorted(offset for _, _, offset in store.dead()) == [1, 3, 4]
+    assert await held(store) == comparable(fold(new.log.records).values())
+
+
+async def test_interrupted_rebuild_goes_on_in_silence() -> None:
+    world = ApplierWorld(MemoryStore())
+    records = world.log.send([GARBAGE] * 4)
+    applier, _ = await world.start()
+    await applier.apply(0, records[:2])
+    applier, start = await world.start()
+    assert start == 2
+    await applier.apply(0, records[2:])
+    assert not world.outbox.buried
+    await world.send(applier, [GARBAGE])
+    assert [letter.offset for letter in world.outbox.buried] == [4]
+
+
+async def test_missing_record_at_the_stored_position_is_another_log() -> None:
+    store = MemoryStore()
+    world = ApplierWorld(store)
+    applier, _ = await world.start()
+    builder = StreamBuilder()
+    await world.send(applier, [healthy(builder), builder.seal(events=[stored([block(1)])]).value])
+    log = MemoryPartitionLog(world.log.send([GARBAGE]))
+    log.records.insert(0, world.log.records[0])
+    applier, start = await ApplierWorld(store, log, control=world.control).start()
+    assert start == 0
+    await applier.apply(0, log.records[:1])
+    assert await held(store) == comparable(fold(log.records[:1]).values())
+
+
+async def test_lesser_call_does_not_hide_that_only_another_epoch_heals() -> None:
+    world = ApplierWorld(MemoryStore())
+    applier, _ = await world.start()
+    builder = StreamBuilder()
+    values = [healthy(builder), builder.seal(prev=b"x" * 32).value]
+    builder.snapshot([])
+    values += [record.value for record in builder.sent[-3:]]
+    await world.send(applier, values)
+    assert world.outbox.asked == {StreamKey("w0", 0, "e1"): "chain_break"}
+
+
+class HangingStore(MemoryStore):
+    """A store whose writes don't come back while `hangs`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.hangs = asyncio.Event(), asyncio.Event()
+        self.hangs.set()
+
+    async def write(self, lease: Lease, delta: Delta) -> None:
+        if not self.hangs.is_set():
+            self.entered.set()
+            await self.hangs.wait()
+        await super().write(lease, delta)
+
+
+async def test_pruning_does_not_wait_for_a_partition_that_is_being_written() -> None:
+    store = HangingStore()
+    control = ControlLog()
+    old = StreamBuilder(epoch="e1", epoch_no=control.register(epoch="e1"))
+    control.register(epoch="e2")
+    world = ApplierWorld(store, control=control)
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(old), old.seal(events=[stored([block(1)])]).value])
+    store.hangs.clear()
+    writing = asyncio.create_task(world.send(applier, [old.seal(events=[stored([block(2)])]).value]))
+    async with asyncio.timeout(5):
+        await store.entered.wait()
+        await applier.prune()
+    assert await store.usage()
+    store.hangs.set()
+    await writing
+    await applier.prune()
+    assert not await store.usage()
