@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from events.fold.registry_state import Deletion
 from events.fold.state import GroupState, ProfileState
 from events.identity import root_parent
 from events.ids import ExcludeReason, GroupKind, ProfileId
 from events.keyring import DomainKeys
 from events.model.profile import transfer_compatible
-from events.scope import visible_length
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.reach import GroupReach, longest
 from router_client.standing import Standing
 from router_client.stream_view import Layout, StreamView
+from router_client.veil import CLEAR, Veil
 from router_client.view import LocalView
 from router_client.wire import Match, StreamPosition, TierTokens
 
@@ -34,7 +33,7 @@ class Chain:
 
     ids: Sequence[bytes]
     leading: dict[int, int]
-    visible: dict[tuple[int, ...], int]
+    visible: dict[Veil, int]
 
 
 @dataclass(slots=True)
@@ -50,12 +49,13 @@ class Reach:
 class Question:
     """Asked of one stream after the other; `included` are all that will be asked."""
 
-    __slots__ = ("_chains", "_keys", "_live", "_orders", "_query", "_view")
+    __slots__ = ("_chains", "_keys", "_live", "_ordered", "_orders", "_query", "_view")
 
     def __init__(self, view: LocalView, query: Query, keys: DomainKeys, included: Sequence[Standing]) -> None:
         self._view, self._query, self._keys = view, query, keys
         self._chains: dict[tuple[ProfileId, int], Chain] = {}
-        self._orders: list[Deletion] = view.registry.deletions_of(query.domain)
+        self._orders = view.veils.lists(query.domain)
+        self._ordered = any(self._orders)
         live = 0
         for standing in included:
             if standing.view is not None and standing.view.layout is not None:
@@ -149,7 +149,7 @@ class Question:
         if not isinstance(chain, Chain):
             return chain
         held = chain.leading.get(layout.all_bits, 0) * size
-        if self._orders and held:
+        if self._ordered and held:
             held = min(held, self._limit(stream, declared.id, {size: chain}))
         first = layout.levels
         tokens = (held * (first[0] == 0), held * (first[1] == 0), held * (first[2] == 0), held)
@@ -188,31 +188,20 @@ class Question:
             if len(self._chains) >= limits.max_chains:
                 return None
             ids = self._keys.hasher().chain(root_parent(profile), tokens, block_tokens)
-        chain = Chain(ids, self._view.index.match(ids, self._live), {(): len(ids)})
+        chain = Chain(ids, self._view.index.match(ids, self._live), {CLEAR: len(ids)})
         self._chains[profile, block_tokens] = chain
         return chain
 
     def _limit(self, stream: StreamView, profile: ProfileId, chains: dict[int, Chain]) -> int:
         """Tokens that no open deletion hides on this stream."""
-        orders = self._open_orders(stream) if self._orders else ()
+        veil = CLEAR
+        if self._ordered:
+            opened = stream.open_orders(self._keys)
+            veil = self._view.veils.veil(self._query.domain, opened, self._orders, stream.state.standings)
         limit: int | None = None
         for size, chain in chains.items():
-            visible = chain.visible.get(orders)
+            visible = chain.visible.get(veil)
             if visible is None:
-                visible = len(chain.ids)
-                for number in orders:
-                    scope = self._view.registry.deletions[number].scope
-                    visible = min(visible, visible_length(scope, chain.ids, profile))
-                chain.visible[orders] = visible
+                visible = chain.visible[veil] = veil.visible(chain.ids, profile)
             limit = visible * size if limit is None else min(limit, visible * size)
         return limit or 0
-
-    def _open_orders(self, stream: StreamView) -> tuple[int, ...]:
-        """Numbers of the domain's deletions that this stream hasn't discharged."""
-        name = stream.alias(self._keys)
-        standings = stream.state.standings
-        return tuple(
-            order.number
-            for order in self._orders
-            if (standing := standings.get((name, order.number))) is None or not standing.discharged
-        )

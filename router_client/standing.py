@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from events.fold.staleness import staleness_ns
 from events.fold.state import ProfileState
 from events.ids import Basis, ExcludeReason, StreamKey, StreamStatus
+from router_client.limit import MILLISECOND_NS
 from router_client.problem import Lagging
 from router_client.query import Query
 from router_client.stream_view import StreamView
-from router_client.view import MILLISECOND_NS, LocalView
+from router_client.view import LocalView
 from router_client.wire import Excluded, OnStale
 
 OUT_OF_BOUND = frozenset(
@@ -60,8 +61,8 @@ class Standing:
 
 
 def survey(view: LocalView, query: Query, now_ns: int) -> tuple[list[Standing], list[Excluded]]:
-    """(eligible streams, others worth naming). Eligible: registered, not superseded, fenced or closed; with
-    `candidates`, only theirs."""
+    """(eligible streams, others worth naming). Eligible: registered, not superseded, fenced or closed, and not
+    of an engine whose end is attested (named `fenced`, as it will be); with `candidates`, only theirs."""
     registry = view.registry
     control_ns = view.control_current_ns()
     wanted = frozenset(query.candidates) if query.candidates is not None else None
@@ -73,7 +74,7 @@ def survey(view: LocalView, query: Query, now_ns: int) -> tuple[list[Standing], 
             continue
         registration = registry.registrations[key]
         stream = view.streams.get(key)
-        if key in registry.fenced:
+        if key in registry.fenced or registry.ended(key):
             seen.add(key.worker)
             others.append(
                 Excluded(worker=key.worker, dp_rank=key.rank, reason=ExcludeReason.FENCED, staleness_ms=None)
@@ -124,7 +125,9 @@ def _standing(
         state.first_prev and state.first_prev != registration.record_sha256
     ):
         standing.reason = ExcludeReason.UNREGISTERED
-    elif state.status is StreamStatus.QUARANTINED or stream.divergent:
+    elif (
+        state.status is StreamStatus.QUARANTINED or stream.divergent or stream.compare_control(view.registry)
+    ):
         standing.reason = ExcludeReason.QUARANTINED
     elif state.status is StreamStatus.DRAINING:
         standing.reason = ExcludeReason.DRAINING

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from events.chain import MODULUS
 from events.fold.change import Changes, CopiesPut
+from events.fold.registry import Registry
 from events.fold.staleness import BeaconBook
 from events.fold.state import Copy, GroupState, HolderGroup, ProfileState, StreamState
 from events.ids import Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
 from events.keyring import DomainKeys
 from events.model.signal import Load, RankPulse
+from events.scope import covers_domain
 from router_client.index import PrefixIndex
+from router_client.veil import OpenOrders
 
 TIERS = (Tier.GPU, Tier.CPU, Tier.DISK, Tier.REMOTE)
 BASES = (Basis.ENGINE, Basis.PUBLISHED, Basis.UNCONFIRMED)
 """Strongest first."""
 MAX_PENDING = 512
-"""Pulses kept while their `next_seq` isn't applied; above, every second one is forgotten."""
+"""Pulses kept while their `next_seq` isn't applied; above, every second one is forgotten, the oldest first."""
+MAX_UNREAD = 16
+"""Newest pulses kept whose beacon isn't read back yet. Older ones echo what a truncated log no longer has."""
 
 
 @dataclass(slots=True)
@@ -92,21 +97,14 @@ def make_layout(state: StreamState, index: PrefixIndex) -> Layout:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPulse:
-    """A pulse that says more than is applied, or echoes a beacon that this reader hasn't read back yet."""
-
-    rank: RankPulse
-    arrived_ns: int
-
-
 @dataclass(slots=True)
 class StreamView:
     """`as_of_ns` by basis: when this reader began its newest own beacon at or before one that the stream
     echoed at a point that is applied here. It never goes back within an epoch.
 
     `shed`: its copies went over this reader's memory bound, it is not followed. `divergent`: its own pulse
-    names another inventory or another last record than the fold has.
+    names another inventory or another last record than the fold has. `forked`: it obeys another `kv.control`
+    than this reader; compared for its records up to `compared_offset`.
     """
 
     state: StreamState
@@ -120,10 +118,13 @@ class StreamView:
     load: Load | None = None
     divergent: bool = False
     shed: bool = False
-    pending: deque[PendingPulse] = field(default_factory=deque)
+    pending: deque[RankPulse] = field(default_factory=deque)
+    """Pulses that say more than is applied, or echo a beacon that this reader hasn't read back yet."""
     by_domain: dict[str, tuple[ProfileState, ...]] = field(default_factory=dict)
     aliases: dict[str, bytes] = field(default_factory=dict)
-    open_orders: dict[str, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    opened: dict[str, OpenOrders] = field(default_factory=dict)
+    forked: bool = False
+    compared_offset: int = -1
     copy_count: int = 0
 
     @property
@@ -151,6 +152,36 @@ class StreamView:
             known = tuple(p for p in self.state.profiles.values() if p.alias == name and not p.retired)
             self.by_domain[keys.domain] = known
         return known
+
+    def open_orders(self, keys: DomainKeys) -> OpenOrders:
+        """The domain's orders that aren't discharged here, as far as they were looked at."""
+        known = self.opened.get(keys.domain)
+        if known is None:
+            known = self.opened[keys.domain] = OpenOrders(self.alias(keys))
+        return known
+
+    def stood(self, changed: set[tuple[bytes, int]], registry: Registry) -> None:
+        """The stream acknowledged or refused orders; `state` has its words already."""
+        for domain, opened in self.opened.items():
+            for name, number in changed:
+                order = registry.deletions.get(number)
+                if name != opened.alias or order is None:
+                    continue
+                standing = self.state.standings.get((name, number))
+                if standing is not None and standing.discharged:
+                    opened.numbers.discard(number)
+                elif covers_domain(order.scope, domain, registry.owner(domain)):
+                    opened.numbers.add(number)
+                opened.veil = None
+
+    def compare_control(self, registry: Registry) -> bool:
+        """Whether the stream obeys another `kv.control` than this reader read: then nothing it says about
+        orders counts, for good, as running hashes never meet again."""
+        offset = self.state.control_offset
+        if offset != self.compared_offset and offset < registry.next_offset:
+            self.compared_offset = offset
+            self.forked = self.forked or registry.contradicts(offset, self.state.control_hash)
+        return self.forked
 
     def take(self, changes: Changes) -> None:
         """Follows one record's changes in the index. `state` has them already."""
@@ -213,26 +244,34 @@ class StreamView:
         """A pulse of this stream arrived; it counts once what it announces is applied (`settle`)."""
         self.pulse_ns, self.announced_seq, self.load = now_ns, rank.next_seq, rank.load
         if len(self.pending) >= MAX_PENDING:
-            self.pending = deque(list(self.pending)[::2])
-        self.pending.append(PendingPulse(rank, now_ns))
+            self.pending = deque(list(self.pending)[1::2])
+        self.pending.append(rank)
+        # In order of what they announce, so that one that announces too much holds nobody up.
+        at = len(self.pending) - 1
+        while at > 0 and self.pending[at - 1].next_seq > rank.next_seq:
+            self.pending[at], self.pending[at - 1] = self.pending[at - 1], self.pending[at]
+            at -= 1
 
     def settle(self, book: BeaconBook, newest_signal: int) -> int | None:
         """Lets every pulse count that can: its `next_seq` is applied, and the beacon it echoes was read back
         here. Returns the new instant that answers are as of, if there is one."""
         found: int | None = None
-        while self.pending:
-            rank = self.pending[0].rank
-            if rank.next_seq > self.state.next_seq:
-                break
-            if rank.next_seq == self.state.next_seq:
-                self.divergent = rank.next_seq > 0 and self._diverges(rank)
+        exact: RankPulse | None = None
+        unread: list[RankPulse] = []
+        while self.pending and self.pending[0].next_seq <= self.state.next_seq:
+            rank = self.pending.popleft()
             echo = rank.echo
+            if rank.next_seq == self.state.next_seq:
+                exact = rank
             if echo is not None and echo.offset > newest_signal:
-                break
-            self.pending.popleft()
+                unread.append(rank)
+                continue
             begun = book.begun_at(echo.offset, echo.nonce) if echo is not None else None
             if begun is not None and begun > self.as_of_ns.get(rank.basis, -1):
                 self.as_of_ns[rank.basis] = found = begun
+        self.pending.extendleft(reversed(unread[-MAX_UNREAD:]))
+        if exact is not None:
+            self.divergent = exact.next_seq > 0 and self._diverges(exact)
         return found
 
     def fresh(self, weakest: Basis) -> tuple[int | None, Basis]:
@@ -264,8 +303,3 @@ class StreamView:
 
 def _committed(copy: Copy | None) -> bool:
     return copy is not None and copy[1].state is CopyState.COMMITTED
-
-
-def total_copies(streams: Iterable[StreamView]) -> int:
-    """Copies of all streams together."""
-    return sum(stream.copy_count for stream in streams)

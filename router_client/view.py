@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from events.chain import sha256, split_lines
 from events.codec import BatchDecodeError, decode_batch, decode_pulse, decode_quota, decode_signal
 from events.errors import DecodeError
-from events.fold.apply import apply, apply_undecodable
+from events.fold.apply import apply, apply_undecodable, lose_log
 from events.fold.change import Changes, Outcome
 from events.fold.registry import Registry
 from events.fold.staleness import BeaconBook
@@ -24,47 +24,16 @@ from events.fold.state import StreamState
 from events.ids import StreamKey, StreamStatus, Tier, Unit
 from events.keyring import KeyRing
 from events.model.audit import QuotaState
-from events.model.control import ControlRecord, Fenced, Registered
+from events.model.control import ControlRecord, ExitAttested, Fenced, Registered
 from events.model.signal import Beacon
 from events.token import Token
 from router_client.index import PrefixIndex
+from router_client.limit import MILLISECOND_NS, Counters, ViewLimits
 from router_client.stream_view import StreamView
+from router_client.veil import VeilBook
 
-MILLISECOND_NS = 1_000_000
 MAX_PROFILES_SEEN = 10_000
 """Profiles remembered in one domain after their streams have gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewLimits:
-    """`max_copies`: copies held for all streams. `max_streams`: streams followed, registered or not.
-    `max_blocks`: blocks of one question. `max_chains`: different (profile, block size) that one question by
-    tokens is hashed for. `silent_after_ns`: without a pulse for so long a stale stream is called silent.
-    `beacon_interval_ms` and `pulse_interval_ms` are the configured rates, parts of the floor."""
-
-    max_copies: int = 20_000_000
-    max_streams: int = 100_000
-    max_blocks: int = 32_768
-    max_chains: int = 8
-    silent_after_ns: int = 2_000 * MILLISECOND_NS
-    beacon_interval_ms: float = 100.0
-    pulse_interval_ms: float = 200.0
-    max_transit_ms: float = 100.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the feed met, for metrics."""
-
-    records: int = 0
-    block_operations: int = 0
-    undecodable: int = 0
-    faults: int = 0
-    pulses: int = 0
-    bad_pulses: int = 0
-    bad_signals: int = 0
-    shed: int = 0
-    refused_streams: int = 0
 
 
 @dataclass(slots=True)
@@ -88,14 +57,19 @@ class LocalView:
     copies: int = 0
     transit_ms: float = 0.0
     newest_signal: int = -1
+    former: dict[StreamKey, StreamState] = field(default_factory=dict)
+    """Superseded streams without their copies, for how they stand to orders."""
+    _strangers: dict[StreamKey, None] = field(default_factory=dict)
     _waiting: dict[StreamKey, StreamView] = field(default_factory=dict)
     _token: tuple[int, int, str] = (-1, -1, "")
     _version: int = 0
 
     def __post_init__(self) -> None:
         self.book = BeaconBook(self.reader)
+        self.veils = VeilBook(self.registry)
 
     book: BeaconBook = field(init=False)
+    veils: VeilBook = field(init=False)
 
     def position(self, partition: int) -> int:
         """Next offset of `kv.events` to read in a partition."""
@@ -121,10 +95,12 @@ class LocalView:
         Call it before any record is applied."""
         for partition, state in states:
             if self._foreign(state.key):
+                self._archive(state)
                 continue
             view = StreamView(state, partition, self.index)
             view.copy_count = state.copy_count()
             self.streams[state.key] = view
+            self._note_stranger(state.key)
             if self._indexable(view):
                 view.restore()
             self._remember_profiles(view)
@@ -212,18 +188,26 @@ class LocalView:
             self.quotas[quota.tenant, quota.tier, quota.unit] = quota
 
     def control_folded(self, record: ControlRecord | None, why: str) -> None:
-        """The registry has just folded a record; superseded and fenced streams leave the index at once."""
+        """The registry has just folded a record; superseded, fenced and ended streams leave the index at
+        once."""
         if record is None or why not in ("", "conflicting_registration"):
             return
         body = record.body
+        if isinstance(body, ExitAttested):
+            for view in self.streams.values():
+                if view.key.worker == body.worker and not self._indexable(view):
+                    view.unindex()
+            for key in [key for key in self.former if self.registry.ended(key)]:
+                del self.former[key]
         if isinstance(body, Registered):
+            self._strangers.pop(StreamKey(body.worker, body.rank, body.epoch), None)
             for key in [k for k in self.streams if (k.worker, k.rank) == (body.worker, body.rank)]:
                 if self._foreign(key):
                     self._forget(key)
         if isinstance(body, Registered | Fenced):
-            view = self.streams.get(StreamKey(body.worker, body.rank, body.epoch))
-            if view is not None and not self._indexable(view):
-                view.unindex()
+            known = self.streams.get(StreamKey(body.worker, body.rank, body.epoch))
+            if known is not None and not self._indexable(known):
+                known.unindex()
 
     def partition_lost(self, partition: int, next_offset: int) -> None:
         """The log no longer holds what comes next in a partition: every stream of it is in gap until its
@@ -231,10 +215,8 @@ class LocalView:
         self.positions[partition] = next_offset
         self._version += 1
         for view in self.streams.values():
-            if view.partition == partition and view.state.status is not StreamStatus.CLOSED:
-                view.state.status = StreamStatus.GAP
-                view.state.fault = "the log lost records"
-                view.state.snapshot = None
+            if view.partition == partition:
+                lose_log(view.state, "the log lost records")
 
     def work(self, steps: int) -> bool:
         """Goes on with what index changes left over; true when nothing is left."""
@@ -250,16 +232,31 @@ class LocalView:
         if view is None:
             if self._foreign(key):
                 return None
-            if len(self.streams) >= self.limits.max_streams:
+            registered = key in self.registry.registrations
+            if registered and len(self.streams) - len(self._strangers) >= self.limits.max_streams:
                 self.counters.refused_streams += 1
                 return None
             view = StreamView(StreamState(key, epoch_no), partition, self.index)
             self.streams[key] = view
+            self._note_stranger(key)
         if view.shed:
             if self.copies > self.limits.max_copies * 9 // 10:
                 return None
             view.shed = False
         return view
+
+    def _note_stranger(self, key: StreamKey) -> None:
+        """Whoever can write can name streams: those of nobody may not push out any that are registered."""
+        if key in self.registry.registrations:
+            return
+        self._strangers[key] = None
+        if len(self._strangers) > self.limits.max_strangers:
+            self._forget_stranger()
+
+    def _forget_stranger(self) -> None:
+        oldest = next(iter(self._strangers))
+        self._forget(oldest)
+        self.counters.forgotten_strangers += 1
 
     def _foreign(self, key: StreamKey) -> bool:
         """Whether a later registration has superseded the stream, so that nothing of it matters here."""
@@ -268,6 +265,7 @@ class LocalView:
     def _indexable(self, view: StreamView) -> bool:
         return (
             view.key not in self.registry.fenced
+            and not self.registry.ended(view.key)
             and view.state.status is not StreamStatus.CLOSED
             and not self._foreign(view.key)
         )
@@ -282,7 +280,13 @@ class LocalView:
             view.copy_count = view.state.copy_count()
         if changes.profiles:
             self._remember_profiles(view)
+        if changes.standings:
+            view.stood(changes.standings, self.registry)
         self.copies += view.copy_count - before
+        while self.copies > self.limits.max_copies and self._strangers:
+            self._forget_stranger()
+        if view.key not in self.streams:
+            return
         if self.copies > self.limits.max_copies:
             self._shed(view)
         self._settle(view, now_ns)
@@ -305,6 +309,7 @@ class LocalView:
         state.status, state.fault = StreamStatus.GAP, "over this reader's memory bound"
         view.state, view.signature, view.copy_count, view.shed = state, (), 0, True
         view.by_domain.clear()
+        view.opened.clear()
         view.pending.clear()
         self._waiting.pop(view.key, None)
         self.counters.shed += 1
@@ -312,8 +317,21 @@ class LocalView:
     def _forget(self, key: StreamKey) -> None:
         view = self.streams.pop(key)
         self._waiting.pop(key, None)
+        self._strangers.pop(key, None)
         view.unindex()
         self.copies -= view.copy_count
+        self._archive(view.state)
+
+    def _archive(self, state: StreamState) -> None:
+        """A superseded stream still stands to orders until its engine's end is attested."""
+        if (
+            state.key in self.registry.registrations
+            and state.standings
+            and not self.registry.ended(state.key)
+        ):
+            former = StreamState(state.key, state.epoch_no)
+            former.standings = state.standings
+            self.former[state.key] = former
 
     def _settle(self, view: StreamView, now_ns: int) -> None:
         found = view.settle(self.book, self.newest_signal)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from heapq import merge
 
 from events.chain import CONTROL_HASH_START, advance_control_hash
 from events.codec import decode_control
@@ -38,13 +39,19 @@ from events.model.control import (
     InvalidationRequested,
     LimitSet,
     PolicySet,
+    ProfileScope,
     Registered,
     Revoked,
     SaltBound,
     SchemaEnabled,
+    Scope,
+    SubjectScope,
+    TenantScope,
 )
-from events.scope import covers_domain
 from events.signing import Verify, key_id
+
+REMEMBERED_HASHES = 65_536
+"""Running hashes kept by offset, for comparison with what others say they were."""
 
 
 @dataclass(slots=True)
@@ -75,6 +82,9 @@ class Registry:
     controller_term: int = -1
     idempotency: dict[tuple[str, str], int] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
+    hashes: dict[int, bytes] = field(default_factory=dict)
+    orders: dict[tuple[str, str], list[Deletion]] = field(default_factory=dict)
+    """By what a scope names: ("domain", name), ("tenant", name) or ("everywhere", "")."""
 
     def fold(self, offset: int, value: bytes, signature: bytes | None) -> tuple[ControlRecord | None, str]:
         """Folds the record at `offset`: (the record, "") if obeyed, else (it or None, why it was ignored).
@@ -88,6 +98,9 @@ class Registry:
             raise ValueError(f"kv.control jumps from {self.next_offset} to {offset}")
         self.hash = advance_control_hash(self.hash, value, signature)
         self.next_offset = offset + 1
+        self.hashes[offset] = self.hash
+        if len(self.hashes) > REMEMBERED_HASHES:
+            del self.hashes[next(iter(self.hashes))]
         record: ControlRecord | None = None
         try:
             record = decode_control(value)
@@ -111,10 +124,30 @@ class Registry:
         """Whether a later registration of the same (worker, rank) stands."""
         return self.current.get((stream.worker, stream.rank)) != stream
 
+    def ended(self, stream: StreamKey) -> bool:
+        """Whether the end of the engine life that the stream was registered with is attested."""
+        known = self.registrations.get(stream)
+        return known is not None and (stream.worker, known.body.engine_life) in self.exits
+
+    def contradicts(self, offset: int, running: bytes) -> bool:
+        """Whether somebody's running hash at an offset is of another log than this one; an offset that isn't
+        read yet, or no longer remembered, contradicts nothing."""
+        return self.hashes.get(offset, running) != running
+
     def deletions_of(self, domain: str) -> list[Deletion]:
-        """Deletions and invalidations whose scope can cover blocks of the domain, oldest first."""
+        """Deletions and invalidations whose scope can cover blocks of the domain, oldest first. The cost is
+        that of the domain's own orders."""
+        return list(merge(*self.order_lists(domain), key=lambda order: order.number))
+
+    def order_lists(self, domain: str) -> tuple[list[Deletion], list[Deletion], list[Deletion]]:
+        """What `deletions_of` is made from: each list is in order and only grows. A domain without an owner
+        yet has the same places."""
         owner = self.owner(domain)
-        return [d for d in self.deletions.values() if covers_domain(d.scope, domain, owner)]
+        return (
+            self.orders.get(("domain", domain), []),
+            self.orders.get(("tenant", owner), []) if owner is not None else [],
+            self.orders.get(("everywhere", ""), []),
+        )
 
     def held(self, domain: str) -> bool:
         """Whether a legal hold stands on the domain."""
@@ -199,7 +232,9 @@ class Registry:
                 if self.holds.pop(body.hold, None) is None:
                     return "unknown_hold"
             case DeletionRequested() | InvalidationRequested():
-                self.deletions[offset] = Deletion(offset, body, header, record.record_sha256)
+                order = Deletion(offset, body, header, record.record_sha256)
+                self.deletions[offset] = order
+                self.orders.setdefault(_reach(body.scope), []).append(order)
             case AuditNonce():
                 if body.request not in self.deletions:
                     return "unknown_request"
@@ -223,3 +258,16 @@ class Registry:
         self.registrations[stream] = Registration(offset, body, record.record_sha256)
         self.current[body.worker, body.rank] = stream
         return ""
+
+
+def _reach(scope: Scope) -> tuple[str, str]:
+    """Where a scope's orders are kept; the same rule as `events.scope.covers_domain`."""
+    match scope:
+        case TenantScope():
+            return "tenant", scope.tenant
+        case ProfileScope():
+            return "everywhere", ""
+        case SubjectScope():
+            return "domain", f"{scope.domain}/{scope.subject}"
+        case _:
+            return "domain", scope.domain

@@ -13,7 +13,7 @@ from events.keyring import KeyRing
 from events.signing import Signer
 from indexer.service.credential import Credentials
 from indexer.store import Snapshot
-from router_client.view import ViewLimits
+from router_client.limit import ViewLimits
 
 LoadSnapshot = Callable[[str], Awaitable[Snapshot]]
 

@@ -19,9 +19,10 @@ from events.model.profile import ContentProfile
 from events.model.signal import Beacon, Echo, Load, Pulse, PulseChecksum, RankPulse
 from events.signing import Signer, verify
 from router_client.answer import answer
+from router_client.limit import ViewLimits
 from router_client.problem import Problem
 from router_client.query import make_query
-from router_client.view import LocalView, ViewLimits
+from router_client.view import LocalView
 from router_client.wire import Answer, LookupRequest
 from tests.support.log import PROFILE, ControlLog, StreamBuilder, opened
 
@@ -203,7 +204,12 @@ class World:
         )
         first_prev = self.registry.registrations[self.registry.current[worker, rank]].record_sha256
         builder = StreamBuilder(
-            worker, rank, epoch, number, first_prev, control=ControlPosition(offset=number, hash=bytes(32))
+            worker,
+            rank,
+            epoch,
+            number,
+            first_prev,
+            control=ControlPosition(offset=number, hash=self.registry.hash),
         )
         hook = Hook(self, builder, key)
         if start:

@@ -36,8 +36,8 @@ from events.model.part import (
 from events.model.profile import LayoutProfile
 from events.model.signal import Echo, Load
 from events.token import Token
+from router_client.limit import ViewLimits
 from router_client.problem import Problem, ProblemKind
-from router_client.view import ViewLimits
 from tests.support.log import HIGH, LOW, PROFILE, block, declared, opened
 from tests.support.reader_world import World, chain_of, lengths, reasons
 

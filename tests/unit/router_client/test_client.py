@@ -205,7 +205,7 @@ def test_the_breaker_lets_one_try_after_each_pause() -> None:
 
 
 def test_prefix_memory_equals_hashing_anew_for_branching_chats() -> None:
-    memory = PrefixMemory(RING["default"].id_key, max_prompts=3)
+    memory = PrefixMemory(RING["default"].id_key, max_bytes=6_000)
     hasher = RING["default"].hasher()
     base = list(range(200))
     prompts = [
@@ -222,3 +222,19 @@ def test_prefix_memory_equals_hashing_anew_for_branching_chats() -> None:
         expected = hasher.chain(root_parent(PROFILE_ID), pack_tokens(tokens), 16)
         assert memory.ids(PROFILE_ID, tokens, 16) == expected
         assert memory.ids(PROFILE_ID, pack_tokens(tokens), 16) == expected
+        assert memory.held_bytes <= 6_000
+
+
+def test_prefix_memory_keeps_one_bound_over_all_prompts() -> None:
+    memory = PrefixMemory(RING["default"].id_key, max_bytes=100_000)
+    for start in range(300):
+        for end in range(12):
+            memory.ids(PROFILE_ID, [start] * 400 + [end] * 400, 16)
+            held = [prompt for prompts in memory._starts.values() for prompt in prompts]
+            real = sum(len(prompt.tokens) + 57 * len(prompt.chain) for prompt in held)
+            assert real <= memory.held_bytes <= 100_000
+    before = memory.hashed_blocks
+    memory.ids(PROFILE_ID, [299] * 400 + [11] * 400 + [5] * 16, 16)
+    assert memory.hashed_blocks == before + 1
+    memory.ids(PROFILE_ID, list(range(50_000)), 16)
+    assert memory.held_bytes > 0

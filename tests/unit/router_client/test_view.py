@@ -23,7 +23,8 @@ from events.model.part import (
     SnapshotRange,
 )
 from events.signing import verify
-from router_client.view import LocalView, ViewLimits
+from router_client.limit import ViewLimits
+from router_client.view import LocalView
 from tests.support.log import HIGH, LOW, PROFILE, ControlLog, opened
 from tests.support.random_log import RandomLog
 from tests.support.reader_world import World, chain_of, lengths, reasons
@@ -107,7 +108,7 @@ def test_a_restored_view_goes_on_as_if_it_had_read_everything(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_memory_bound_holds_for_any_log(seed: int) -> None:
-    view = empty_view(ViewLimits(max_copies=30, max_streams=2))
+    view = empty_view(ViewLimits(max_copies=30, max_strangers=2))
     for record in RandomLog(random.Random(2_000 + seed)).records(150):
         view.apply_record(record.partition, record.offset, record.value, 0)
         assert view.copies <= 30

@@ -1,0 +1,121 @@
+"""Who counts: ended engines don't, strangers can't push anybody out, and who obeys another log is left out."""
+
+from __future__ import annotations
+
+from events.ids import Role
+from events.model.batch import ControlPosition
+from events.model.control import DomainCreated, ExitAttested
+from router_client.limit import ViewLimits
+from tests.support.log import StreamBuilder, opened, stored
+from tests.support.reader_world import Hook, World, chain_of, lengths, reasons
+
+CHAIN = chain_of(range(640))
+
+
+def attest(world: World, hook: Hook) -> None:
+    b = hook.builder
+    world.order(
+        ExitAttested(worker=b.worker, engine_life=f"life-{b.epoch}", attester="s", evidence="wait status"),
+        Role.SUPERVISOR,
+    )
+
+
+def test_an_engine_whose_end_is_attested_is_not_waited_for() -> None:
+    world = World()
+    a, b = world.join("a"), world.join("b")
+    a.store(CHAIN[:4])
+    b.store(CHAIN[:6])
+    world.round(a, b)
+    attest(world, b)
+    assert (str(world.get(CHAIN).coverage), lengths(world.get(CHAIN))) == ("1/1", {"a": 4})
+    world.wait(10_000)
+    world.round(a)
+    found = world.get(CHAIN)
+    assert found.complete
+    assert reasons(found) == {"b": "fenced"}
+    assert reasons(world.get(CHAIN, candidates=["a", "b"])) == {"b": "fenced"}
+    assert all(stream.layout is None for stream in world.view.streams.values() if stream.key.worker == "b")
+
+
+def test_the_next_life_of_an_ended_engine_counts() -> None:
+    world = World()
+    old = world.join("a")
+    attest(world, old)
+    new = world.join("a", 0, "e2")
+    new.store(CHAIN[:2])
+    world.round(new)
+    found = world.get(CHAIN)
+    assert (lengths(found), found.complete) == ({"a": 2}, True)
+
+
+def stranger(number: int) -> StreamBuilder:
+    return StreamBuilder(f"nobody-{number}", 0, "e1", 1, bytes(32))
+
+
+def test_strangers_are_few_and_the_oldest_goes_first() -> None:
+    world = World(limits=ViewLimits(max_streams=2, max_strangers=3))
+    for number in range(50):
+        world.deliver(stranger(number).seal(opened()).value)
+    assert [key.worker for key in world.view.streams] == ["nobody-47", "nobody-48", "nobody-49"]
+    a, b = world.join("a"), world.join("b")
+    for hook in (a, b):
+        hook.store(CHAIN[:4])
+    world.round(a, b)
+    assert lengths(world.get(CHAIN)) == {"a": 4, "b": 4}
+
+
+def test_strangers_copies_go_before_anybody_is_shed() -> None:
+    world = World(limits=ViewLimits(max_copies=20))
+    for number in range(10):
+        builder = stranger(number)
+        world.deliver(builder.seal(opened()).value)
+        world.deliver(builder.seal(events=[stored(CHAIN[number : number + 2])]).value)
+    hook = world.join()
+    hook.store(CHAIN[:20])
+    world.round(hook)
+    assert lengths(world.get(CHAIN)) == {"w0": 20}
+    assert world.view.counters.shed == 0
+
+
+def test_a_stream_that_turns_out_to_be_registered_is_no_stranger() -> None:
+    fleet = World()
+    hook = fleet.join()
+    hook.store(CHAIN[:3])
+    behind = World(limits=ViewLimits(max_strangers=1))
+    for record in hook.builder.sent:
+        behind.deliver(record.value)
+    behind.log.records = fleet.log.records
+    behind.follow_control()
+    behind.deliver(stranger(1).seal(opened()).value)
+    behind.deliver(stranger(2).seal(opened()).value)
+    assert {key.worker for key in behind.view.streams} == {"w0", "nobody-2"}
+
+
+def test_a_stream_that_obeys_another_control_log_is_left_out_for_good() -> None:
+    world = World()
+    a, b = world.join("a"), world.join("b")
+    number = world.order(DomainCreated(domain="other", tenant="other"))
+    a.builder.control = ControlPosition(offset=number, hash=world.registry.hash)
+    b.builder.control = ControlPosition(offset=number, hash=b"\x01" * 32)
+    a.store(CHAIN[:4])
+    b.store(CHAIN[:6])
+    world.round(a, b)
+    found = world.get(CHAIN)
+    assert (lengths(found), reasons(found)) == ({"a": 4}, {"b": "quarantined"})
+    b.builder.control = ControlPosition(offset=number, hash=world.registry.hash)
+    b.store(CHAIN[6:7], CHAIN[5])
+    world.round(a, b)
+    assert reasons(world.get(CHAIN)) == {"b": "quarantined"}
+
+
+def test_control_read_later_than_the_stream_is_compared_then() -> None:
+    world = World()
+    hook = world.join()
+    ahead = world.registry.next_offset
+    hook.builder.control = ControlPosition(offset=ahead, hash=b"\x01" * 32)
+    hook.store(CHAIN[:4])
+    world.round(hook)
+    assert lengths(world.get(CHAIN)) == {"w0": 4}
+    world.order(DomainCreated(domain="other", tenant="other"))
+    assert world.refused(CHAIN).lagging is not None
+    assert reasons(world.get(CHAIN, min_coverage=0)) == {"w0": "quarantined"}
