@@ -17,6 +17,7 @@ from indexer.service.body import (
     Receive,
     Scope,
     Send,
+    fail,
     read_body,
     send_problem,
 )
@@ -95,7 +96,8 @@ class LookupService:
         await self.desk.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A feed that dies of a fault must not leave a replica behind that only grows older."""
+        """A feed that dies of a fault, or of a truncated kv.control, must not leave a replica behind that goes
+        on answering: from here on every request is refused, and whoever runs the service ends it."""
         if not task.cancelled() and task.exception() is not None:
             LOG.error("the feed failed", exc_info=task.exception(), extra={"action": "feed_failed"})
             self.failed.set()
@@ -118,6 +120,8 @@ class LookupService:
             await send(message)
 
         try:
+            if self.failed.is_set():
+                raise fail(ProblemKind.INDEX_UNAVAILABLE, "this replica ends", retry_after_ms=1_000)
             if path in ("/v1/lookup", "/v1/lookup/batch"):
                 if scope["method"] != "POST":
                     await send_problem(send, problem(ProblemKind.METHOD_NOT_ALLOWED, "POST"))

@@ -73,9 +73,9 @@ class BeaconWriter:
             self._view.book.began(nonce, self._monotonic_ns())
             await self._send(producer, beacon)
             self.written += 1
-            for stream in self._to_ask():
+            for stream, reason in self._to_ask():
                 request = ResyncRequested(
-                    worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason="not whole here"
+                    worker=stream.worker, rank=stream.rank, epoch=stream.epoch, reason=reason
                 )
                 await self._send(producer, dump(request))
                 self.resyncs += 1
@@ -93,10 +93,11 @@ class BeaconWriter:
         else:
             self._failures = 0
 
-    def _to_ask(self) -> list[StreamKey]:
-        """Streams that only a snapshot makes whole again and that weren't asked lately."""
+    def _to_ask(self) -> list[tuple[StreamKey, str]]:
+        """(stream, reason) of those that only a snapshot makes whole again and that weren't asked lately. A
+        fault that no snapshot heals is the reason's first word: the hook answers it with a new epoch."""
         now_ns, view = self._monotonic_ns(), self._view
-        found: list[StreamKey] = []
+        found: list[tuple[StreamKey, str]] = []
         for key, stream in view.streams.items():
             state = stream.state
             broken = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED) or stream.divergent
@@ -104,13 +105,14 @@ class BeaconWriter:
                 self._asked_ns.pop(key, None)
             elif (
                 key in view.registry.registrations
+                and not view.registry.ended(key)
+                and key not in view.registry.fenced
                 and state.snapshot is None
-                and not state.sticky
                 and not stream.shed
                 and now_ns - self._asked_ns.get(key, -ASK_AGAIN_NS) >= ASK_AGAIN_NS
             ):
                 self._asked_ns[key] = now_ns
-                found.append(key)
+                found.append((key, f"{state.fault} here" if state.sticky else "not whole here"))
         return found
 
 

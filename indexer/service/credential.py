@@ -100,17 +100,19 @@ LOCAL_OPERATOR = Principal("local-operator", CallerRole.OPERATOR)
 
 
 class Credentials:
-    """Known tokens. Without any, an unauthenticated caller is the local operator: loopback only."""
+    """Known tokens. None at all configured: an unauthenticated caller is the local operator, loopback only.
+    Configured and empty: nobody is let in."""
 
-    def __init__(self, entries: Iterable[Credential] = ()) -> None:
+    def __init__(self, entries: Iterable[Credential] | None = None) -> None:
+        self._configured = entries is not None
         self._by_hash = {
             entry.sha256: Principal(entry.name, entry.role, entry.tenant, frozenset(entry.domains))
-            for entry in entries
+            for entry in entries or ()
         }
 
     @property
     def configured(self) -> bool:
-        return bool(self._by_hash)
+        return self._configured
 
     def identify(self, authorization: str | None) -> Principal | None:
         """The caller of an Authorization header; None: 401. A token that isn't known is never let through,
@@ -128,13 +130,22 @@ class Credentials:
         return found
 
 
-def load_credentials(path: Path | None) -> Credentials:
-    """No path, or no such file: nobody is configured. Raises CredentialError if the file can't be used."""
-    if path is None or not path.exists():
-        return Credentials()
+def load_credentials(path: Path, *, required: bool = False) -> Credentials:
+    """The file's tokens; one without any lets nobody in. No such file: nobody is configured, unless it is
+    `required`. Raises CredentialError if the file can't be used."""
     try:
-        document = CredentialFile.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        if required or path.is_symlink():
+            raise CredentialError(f"there is no credentials file {path}") from error
+        return Credentials()
+    except OSError as error:
+        raise CredentialError(f"{path} can't be read ({type(error).__name__})") from error
+    if not text.strip():
+        return Credentials([])
+    try:
+        document = CredentialFile.model_validate_json(text)
+    except ValidationError as error:
         raise CredentialError(f"{path} is no credentials file ({type(error).__name__})") from error
     return Credentials(document.credentials)
 

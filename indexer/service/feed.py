@@ -16,8 +16,10 @@ from events.fold.registry import Registry
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
 from events.kafka.control import ControlTail
 from events.model.control import ControlRecord
-from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS
+from events.token import Token
+from events.topic import EVENTS, PULSE, QUOTA, SIGNALS
 from indexer.service.config import LoadSnapshot
+from indexer.service.log_end import LogEnd
 from router_client.view import LocalView
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ INDEX_STEPS = 2_000
 FETCH_RECORDS = 500
 RETRY_S = 0.5
 COMPLAIN_EVERY_NS = 60_000_000_000
+CONTROL_POLL_S = 0.02
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class ViewFeed:
         self._waiters: list[asyncio.Future[None]] = []
         self._view: LocalView | None = None
         self._complained_ns: dict[str, int] = {}
+        self._log_end = LogEnd(connection.topic(EVENTS), monotonic_ns=monotonic_ns)
 
     def attach(self, view: LocalView) -> None:
         """The view to feed; before `run`."""
@@ -71,7 +75,11 @@ class ViewFeed:
         self.control.listen(self._control_folded)
 
     async def run(self) -> None:
-        """Reads kv.control to its end first: without it nobody knows which streams exist."""
+        """Reads kv.control to its end first: without it nobody knows which streams exist.
+
+        Raises LogTruncatedError (alone or in a group) when kv.control ends before what was read: the service
+        must end, since what it knows may rest on records that never were.
+        """
         await self._until_genesis()
         self.state.control_read = True
         await self._bootstrap()
@@ -95,18 +103,20 @@ class ViewFeed:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    async def log_ends(self, timeout_s: float) -> tuple[dict[int, int], int] | None:
-        """(next offset to be written by partition of kv.events, the same of kv.control) as of now; None if
-        the broker doesn't say in time."""
-        topic = self._connection.topic(EVENTS)
-        control = (self._connection.topic(CONTROL), 0)
-        where = [(topic, p) for p in range(self._fed().registry.partitions)]
+    async def beyond_log(self, token: Token, asked_ns: int, timeout_s: float) -> bool:
+        """Whether a token that was shown at `asked_ns` lies beyond the log's end. No broker is asked more
+        often than `indexer.service.log_end.EVERY_S` allows, however many tokens are shown; what can't be known
+        within `timeout_s` isn't beyond."""
         try:
             async with asyncio.timeout(timeout_s):
-                _, ends = await self._bounds([*where, control])
-        except (LogUnavailableError, TimeoutError):
-            return None
-        return {p: ends[topic, p] for _, p in where}, ends[control]
+                if token.control > self.control.registry.next_offset:
+                    while (self.control.current_ns or 0) < asked_ns:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(CONTROL_POLL_S)
+                    if token.control > self.control.registry.next_offset:
+                        return True
+                return await self._log_end.beyond(token.events, asked_ns)
+        except TimeoutError:
+            return False
 
     def now_ns(self) -> int:
         """The reader's clock."""
@@ -163,10 +173,12 @@ class ViewFeed:
         tail = LogTail(self._connection, {(topic, p): view.position(p) for p in partitions})
         try:
             await tail.start()
+            self._log_end.follow(tail)
             while True:
                 records = await tail.fetch(timeout_ms=100, max_records=FETCH_RECORDS)
                 await self._apply(view, records)
         finally:
+            await self._log_end.stop()
             await tail.stop()
 
     async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:

@@ -44,6 +44,7 @@ LISTS = frozenset({"candidates"})
 NUMBERS = frozenset({"min_coverage"})
 ENDS_TIMEOUT_S = 1.0
 JITTER = 0.5
+MAX_FIELDS = 64
 
 
 class BatchRequest(Model):
@@ -175,7 +176,8 @@ class LookupEndpoint:
         token = query.min_token
         if token is None:
             return ahead
-        until_ns = self._monotonic_ns() + round(min(query.wait_ms, self._config.max_wait_ms) * 1e6)
+        asked_ns = self._monotonic_ns()
+        until_ns = asked_ns + round(min(query.wait_ms, self._config.max_wait_ms) * 1e6)
         while not self._view.reached(token):
             left_s = (until_ns - self._monotonic_ns()) / 1e9
             if left_s <= 0:
@@ -183,31 +185,33 @@ class LookupEndpoint:
             await self._feed.wait_moved(left_s)
         if self._view.reached(token):
             return answer(self._view, query, self._monotonic_ns(), self._wall_ms())
-        ends = await self._feed.log_ends(ENDS_TIMEOUT_S)
-        if ends is not None:
-            events, control = ends
-            beyond = any(at > events.get(p, 0) for p, at in enumerate(token.events))
-            if beyond or token.control > control:
-                return problem(ProblemKind.TOKEN_FUTURE, field="min_token")
+        if await self._feed.beyond_log(token, asked_ns, ENDS_TIMEOUT_S):
+            return problem(ProblemKind.TOKEN_FUTURE, field="min_token")
         return ahead
 
 
 def _binary_query(raw: bytes) -> BinaryQuery:
-    """The query string's fields. Raises ValidationError."""
+    """The query string's fields. Raises ValidationError, and ProblemError where it can't be split."""
     fields: dict[str, object] = {}
-    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=64):
+    try:
+        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError as error:
+        raise fail(ProblemKind.MALFORMED, f"more than {MAX_FIELDS} fields in the query string") from error
+    for name, value in pairs:
         if name in LISTS:
             fields[name] = [item for item in value.split(",") if item]
         elif name in NUMBERS:
-            # A whole number counts streams, anything else is a share.
-            fields[name] = int(value) if value.isdigit() else _share(value)
+            fields[name] = _number(value)
         else:
             fields[name] = value
     return BinaryQuery.model_validate(fields)
 
 
-def _share(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _number(text: str) -> int | float | str:
+    """A whole number counts streams, anything else is a share; what is neither is refused with its field."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

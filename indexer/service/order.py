@@ -1,4 +1,4 @@
-"""Deletions and invalidations: writing the order, reading it back, and how its holders stand."""
+"""Deletions and invalidations: who may order what, writing the order and reading it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import Field, StringConstraints
 from events.errors import IdentityError, SignatureError
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
-from events.fold.state import Standing
 from events.identity import pack_tokens, root_parent
 from events.ids import Role
 from events.kafka.connection import LogUnavailableError
@@ -28,7 +27,6 @@ from events.model.control import (
     TenantScope,
 )
 from events.model.field import Count, Name, Text
-from events.scope import covers_domain
 from events.signing import Signer
 from events.token import Token
 from indexer.service.body import fail
@@ -234,21 +232,6 @@ class OrderDesk:
         return IdsScope(type="ids", domain=scope.domain, ids=tuple(chain[-1] for chain in found))
 
 
-class HolderStanding(Model):
-    """How one stream stands to an order: `discharged`, `owes`, `refused`, or `no_keys` where this replica
-    can't read its ack."""
-
-    worker: str
-    dp_rank: int
-    epoch: str
-    domain: str
-    standing: Literal["discharged", "owes", "refused"]
-    old_left: int | None
-    removed: int | None
-    orphans: int | None
-    refused: str | None
-
-
 def visible_to(principal: Principal, registry: Registry) -> list[Deletion]:
     """Orders that the caller may see, oldest first: an operator and an auditor all, a tenant those whose
     scope lies in its own domains."""
@@ -261,46 +244,6 @@ def visible_to(principal: Principal, registry: Registry) -> list[Deletion]:
         for order in registry.deletions.values()
         if _tenants(order.scope, registry) == {principal.tenant}
     ]
-
-
-def holders_of(order: Deletion, view: LocalView) -> list[HolderStanding]:
-    """How every current stream stands to an order, by covered domain whose keys are here."""
-    registry = view.registry
-    found: list[HolderStanding] = []
-    covered = [
-        name
-        for name, domain in registry.domains.items()
-        if covers_domain(order.scope, name, domain.tenant) and view.keyring.get(name) is not None
-    ]
-    for key in registry.current.values():
-        stream = view.streams.get(key)
-        for name in covered:
-            standing: Standing | None = None
-            if stream is not None:
-                alias = stream.alias(view.keyring[name])
-                standing = stream.state.standings.get((alias, order.number))
-            found.append(
-                HolderStanding(
-                    worker=key.worker,
-                    dp_rank=key.rank,
-                    epoch=key.epoch,
-                    domain=name,
-                    standing=_word(standing),
-                    old_left=standing.old_left if standing and standing.refused is None else None,
-                    removed=standing.removed if standing and standing.refused is None else None,
-                    orphans=standing.orphans if standing and standing.refused is None else None,
-                    refused=standing.refused if standing else None,
-                )
-            )
-    return found
-
-
-def _word(standing: Standing | None) -> Literal["discharged", "owes", "refused"]:
-    if standing is None:
-        return "owes"
-    if standing.refused is not None:
-        return "refused"
-    return "discharged" if standing.discharged else "owes"
 
 
 def _tenants(scope: Scope, registry: Registry) -> set[str | None]:

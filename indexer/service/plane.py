@@ -10,12 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
+from events.fold.quota import counts
 from events.fold.registry_state import Deletion
 from events.ids import StreamKey, Tier, Unit
 from indexer.service.body import ProblemError, fail, unreadable
 from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.feed import ViewFeed
+from indexer.service.holder import discharged_everywhere, holders_of, unread_domains
 from indexer.service.metric import CONTENT_TYPE, Metrics
 from indexer.service.openapi import describe
 from indexer.service.order import (
@@ -23,11 +25,12 @@ from indexer.service.order import (
     InvalidationBody,
     OrderDesk,
     Receipt,
-    holders_of,
     visible_to,
 )
+from router_client.limit import MILLISECOND_NS
 from router_client.problem import Problem, ProblemKind, problem
-from router_client.view import MILLISECOND_NS, LocalView
+from router_client.stream_view import StreamView
+from router_client.view import LocalView
 from router_client.wire import JSON_TYPE, PROBLEM_TYPE
 
 B = TypeVar("B", bound=BaseModel)
@@ -153,15 +156,17 @@ def make_plane(
 
     @app.get("/v1/deletions/{number}")
     async def deletion(request: Request, number: int) -> dict[str, Any]:
-        """One order and how each holder stands to it. The verdict is the auditor's."""
+        """One order and how each holder stands to it; `discharged_everywhere` is null where nobody is known
+        to owe but not everything can be known here. The verdict is the auditor's."""
         principal = caller(request)
         order = next((o for o in visible_to(principal, registry) if o.number == number), None)
         if order is None:
             raise fail(ProblemKind.NOT_FOUND, f"no order {number} for this caller")
-        holders = holders_of(order, view)
+        holders, unread = holders_of(order, view), unread_domains(order, view)
         return {
             **_order(order),
-            "discharged_everywhere": all(h.standing == "discharged" for h in holders),
+            "discharged_everywhere": discharged_everywhere(holders, unread),
+            "unread_domains": unread,
             "holders": [h.model_dump(mode="json") for h in holders],
         }
 
@@ -209,13 +214,14 @@ def _worker(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, Any]:
         "model": registration.body.model,
         "partition": registration.body.partition,
         "fenced": view.registry.fenced.get(key),
+        "exit_attested": view.registry.ended(key),
         "status": "unopened",
     }
     if stream is None:
         return row
     state = stream.state
     return row | {
-        "status": "divergent" if stream.divergent else state.status.value,
+        "status": _status(view, stream),
         "fault": state.fault or None,
         "next_seq": state.next_seq,
         "announced_seq": stream.announced_seq,
@@ -234,11 +240,19 @@ def _worker(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, Any]:
     }
 
 
+def _status(view: LocalView, stream: StreamView) -> str:
+    if stream.compare_control(view.registry):
+        return "forked"
+    return "divergent" if stream.divergent else stream.state.status.value
+
+
 def _usage(view: LocalView, tenant: str) -> dict[str, Any]:
     tiers: dict[Tier, dict[str, int]] = {}
     by_domain: dict[str, dict[str, dict[str, int]]] = {}
     owned = {name for name, domain in view.registry.domains.items() if domain.tenant == tenant}
     for key, stream in view.streams.items():
+        if not counts(view.registry, key):
+            continue
         aliases = view.keyring.aliases(key.worker, key.rank, stream.state.epoch_no)
         for (alias, tier), held in stream.state.usage.items():
             domain = aliases.get(alias)

@@ -47,8 +47,6 @@ class RunningServer:
 def bound_socket(host: str, port: int) -> socket.socket:
     """A listening address of our own. Raises AddressTakenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, accepted sockets get TCP_NODELAY from asyncio; without it each answer, whose head
-    # and body are two writes, waits 40 ms for an acknowledgement.
     # Naming the protocol makes the event loop switch Nagle's rule off on accepted connections. Head and body
     # are two writes: otherwise each body waits 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

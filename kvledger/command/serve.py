@@ -27,7 +27,10 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port; default: the lookup_port setting.")] = None,
     credentials: Annotated[
         Path | None,
-        typer.Option(help="Bearer tokens (hashed); default: credentials.json below the home folder."),
+        typer.Option(
+            help="Bearer tokens (hashed), a file that must exist; default: credentials.json below the home "
+            "folder, if it is there."
+        ),
     ] = None,
     replica: Annotated[
         str | None, typer.Option(help="Name in this replica's beacons; default: made up.")
@@ -54,7 +57,9 @@ def serve(
         )  # fmt: skip
     except CredentialError as error:
         raise CommandError(
-            str(error), advice="mend the file, or remove it", exit_code=ExitCode.CONFIGURATION
+            str(error),
+            advice="mend the file, or name another with --credentials",
+            exit_code=ExitCode.CONFIGURATION,
         ) from error
     except IdentityError as error:
         raise CommandError(
@@ -116,7 +121,9 @@ def make_config(
             reader=replica or f"lookup-{secrets.token_hex(4)}",
             host=host,
             port=port,
-            credentials=load_credentials(credentials or settings.home / CREDENTIALS),
+            credentials=load_credentials(
+                credentials or settings.home / CREDENTIALS, required=credentials is not None
+            ),
             signers=signers,
             load_snapshot=snapshot if url is not None else None,
         )

@@ -12,9 +12,10 @@ from typing import Any
 
 from events.chain import MODULUS, sha256
 from events.codec import EncodedBatch, decode_signal, dump
+from events.fold.registry import Registry
 from events.ids import Basis, Role, Tier
 from events.kafka.connection import KafkaConnection, LogTail, make_producer
-from events.kafka.control import ControlWriter
+from events.kafka.control import ControlTail, ControlWriter
 from events.kafka.topic_admin import TopicAdmin
 from events.keyring import KeyRing
 from events.model.batch import ControlPosition
@@ -36,7 +37,7 @@ from events.model.part import (
 )
 from events.model.profile import ContentProfile
 from events.model.signal import Beacon, Echo, Pulse, PulseChecksum, RankPulse
-from events.signing import Signer
+from events.signing import Signer, verify
 from events.topic import EVENTS, PULSE, SIGNALS, TopicNames, pinned_partition, stream_record_key
 from tests.support.log import PROFILE, StreamBuilder, opened
 
@@ -245,7 +246,11 @@ async def tiny_hook(
             model=model,
         )
     )
-    control = ControlPosition(offset=done.offset, hash=bytes(32))
+    registry = Registry(verify)
+    control_tail = ControlTail(log.connection, registry, monotonic_ns=time.monotonic_ns)
+    await control_tail.catch_up()
+    await control_tail.stop()
+    control = ControlPosition(offset=done.offset, hash=registry.hashes[done.offset])
     hook = TinyHook(
         log, StreamBuilder(worker, 0, epoch, done.offset, done.record_sha256, control=control), partition
     )

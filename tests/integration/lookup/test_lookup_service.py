@@ -11,22 +11,24 @@ from typing import Any
 
 import httpx
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from events.identity import profile_digest
 from events.ids import Role
-from events.kafka.connection import KafkaConnection
-from events.model.control import Fenced
+from events.kafka.connection import KafkaConnection, LogTail
+from events.kafka.topic_admin import TopicAdmin
+from events.model.control import ExitAttested, Fenced
 from events.model.part import Ack, BlockStored, RequestStanding
 from events.token import Token
 from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS, TopicNames
 from indexer.postgres_store import PostgresStore
 from indexer.service.config import LoadSnapshot, ServiceConfig
-from indexer.service.server import RunningServer, bound_socket, start
+from indexer.service.server import FeedFailedError, RunningServer, bound_socket, run, start
 from indexer.store import Snapshot
 from router_client.client import RouterClient
 from router_client.failure import StaleError, UnavailableError
 from router_client.wire import Answer
-from tests.support.live_log import RING, SIGNERS, begin_log, live_log, tiny_hook, until
+from tests.support.live_log import PARTITIONS, RING, SIGNERS, begin_log, live_log, tiny_hook, until
 from tests.support.log import PROFILE
 from tests.support.reader_world import chain_of, lengths, reasons
 
@@ -399,3 +401,98 @@ async def test_without_a_snapshot_the_log_is_read_from_its_start(
                 await answered(client, lambda a: lengths(a) == {"w0": 20} and a.complete)
         finally:
             await server.stop()
+
+
+async def test_tokens_of_the_future_cost_one_question_together(kafka: str, topic_prefix: str) -> None:
+    async with (
+        live_log(kafka, topic_prefix) as log,
+        serving(kafka, topic_prefix) as server,
+        tiny_hook(log, "w0"),
+        httpx.AsyncClient(base_url=url(server), timeout=10) as http,
+        RouterClient(url(server), timeout_s=5) as client,
+    ):
+        await answered(client, lambda a: a.complete)
+        asked: dict[str, Any] = {
+            "profile": "tiny",
+            "domain": "default",
+            "token_ids": TOKENS,
+            "max_staleness_ms": 2_000,
+        }
+        tokens = [Token(log.log, (10**6,), 0).encode(), Token(log.log, (), 10**6).encode()]
+        before = server.service.feed._log_end.questions
+        refusals = await asyncio.gather(
+            *[http.post("/v1/lookup", json={**asked, "min_token": tokens[at % 2]}) for at in range(60)]
+        )
+        assert {refusal.status_code for refusal in refusals} == {409}
+        assert server.service.feed._log_end.questions - before < 10
+
+
+async def test_a_truncated_control_log_ends_the_service(kafka: str, topic_prefix: str) -> None:
+    async with live_log(kafka, topic_prefix) as log:
+        running = asyncio.create_task(
+            run(ServiceConfig(connection=log.connection, keyring=RING, reader="r", port=free_port()))
+        )
+        reader = LogTail(log.connection, {(log.connection.topic(SIGNALS), 0): 0})
+        await reader.start()
+        try:
+            await until(lambda: reader.fetch(timeout_ms=50))
+        finally:
+            await reader.stop()
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        try:
+            await admin.delete_topics([log.connection.topic(CONTROL)])
+            name = log.connection.topic(CONTROL)
+            await until(lambda: _gone(admin, name))
+        finally:
+            await admin.close()
+        await TopicAdmin(log.connection, partitions=PARTITIONS).ensure()
+        with pytest.raises(FeedFailedError):
+            await asyncio.wait_for(running, 60)
+
+
+async def _gone(admin: Any, name: str) -> bool:
+    return name not in await admin.list_topics()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+async def test_a_replica_whose_control_log_was_cut_answers_nothing_more(
+    kafka: str, topic_prefix: str
+) -> None:
+    async with (
+        live_log(kafka, topic_prefix) as log,
+        serving(kafka, topic_prefix) as server,
+        tiny_hook(log, "w0"),
+        httpx.AsyncClient(base_url=url(server), timeout=10) as http,
+        RouterClient(url(server), timeout_s=5) as client,
+    ):
+        await answered(client, lambda a: a.complete)
+        server.service.view.registry.next_offset += 1_000
+        await until(server.service.failed.is_set)
+        for path in ("/readyz", "/v1/workers"):
+            assert (await http.get(path)).status_code == 503
+        refusal = await http.post(
+            "/v1/lookup", json={"profile": "tiny", "token_ids": TOKENS, "consistency": "any"}
+        )
+        assert (refusal.status_code, refusal.json()["type"]) == (503, "/problems/index-unavailable")
+
+
+async def test_a_worker_whose_exit_is_attested_is_not_waited_for(kafka: str, topic_prefix: str) -> None:
+    async with (
+        live_log(kafka, topic_prefix) as log,
+        serving(kafka, topic_prefix) as server,
+        tiny_hook(log, "w0") as hook,
+        tiny_hook(log, "w1"),
+        RouterClient(url(server), timeout_s=5) as client,
+    ):
+        await hook.store(CHAIN[:3])
+        await answered(client, lambda a: a.complete and a.coverage.eligible == 2)
+        await log.order(
+            ExitAttested(worker="w1", engine_life="life-e1", attester="s", evidence="wait status")
+        )
+        found = await answered(client, lambda a: a.coverage.eligible == 1)
+        assert (found.complete, reasons(found)) == (True, {"w1": "fenced"})

@@ -2,97 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
-from collections.abc import Sequence
 from typing import Any
 
-import httpx
 import pytest
 
 from events.kafka.connection import KafkaConnection
-from indexer.service.app import LookupService
 from indexer.service.config import ServiceConfig, ServiceConfigError
-from indexer.service.credential import (
-    CallerRole,
-    Credential,
-    CredentialError,
-    Credentials,
-    load_credentials,
-    with_credential,
-)
-from tests.support.reader_world import RING, World, chain_of
-
-TOKENS = list(range(320))
-ASKED: dict[str, Any] = {
-    "profile": "tiny",
-    "token_ids": TOKENS,
-    "max_staleness_ms": 1_000,
-    "domain": "default",
-}
-BOUND = {"max_staleness_ms": 1_000}
-
-
-def credential(
-    name: str, role: CallerRole, *, tenant: str | None = None, domains: Sequence[str] = ()
-) -> Credential:
-    return Credential(
-        name=name,
-        sha256=hashlib.sha256(name.encode()).digest(),
-        role=role,
-        tenant=tenant,
-        domains=tuple(domains),
-    )
-
-
-CREDENTIALS = Credentials(
-    [
-        credential("router", CallerRole.ROUTER, domains=["default"]),
-        credential("everywhere", CallerRole.ROUTER, domains=["*"]),
-        credential("acme", CallerRole.TENANT, tenant="acme"),
-        credential("operator", CallerRole.OPERATOR),
-        credential("auditor", CallerRole.AUDITOR),
-    ]
-)
-
-
-def service(*, credentials: Credentials | None = None, max_body_bytes: int = 100_000) -> LookupService:
-    """A service over a hand-made fleet; its feeds are never started."""
-    world = World(domains=[("acme", "acme")])
-    hook = world.join()
-    hook.store(chain_of(TOKENS)[:10])
-    world.round(hook)
-    config = ServiceConfig(
-        connection=KafkaConnection("127.0.0.1:9"),
-        keyring=RING,
-        reader="reader",
-        credentials=credentials or Credentials(),
-        max_body_bytes=max_body_bytes,
-        max_order_bytes=10_000,
-    )
-    made = LookupService(config, monotonic_ns=lambda: world.now_ns, wall_ms=lambda: 1_700_000_000_000)
-    view, registry = made.view, made.view.registry
-    for offset, (value, signature) in enumerate(world.log.records):
-        view.control_folded(*registry.fold(offset, value, signature))
-    view.streams.update(world.view.streams)
-    view.index, view.positions, view.copies = world.view.index, world.view.positions, world.view.copies
-    view.caught_up, view.profiles_seen = True, world.view.profiles_seen
-    view.control_current_ns = lambda: world.now_ns
-    made.feed.state.control_read = True
-    return made
-
-
-def browser(made: LookupService) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=made), base_url="http://replica")
-
-
-def kind(response: httpx.Response) -> str:
-    assert response.headers["content-type"] == "application/problem+json"
-    document = response.json()
-    assert document["status"] == response.status_code
-    assert document["title"]
-    return str(document["type"]).removeprefix("/problems/")
+from tests.support.lookup_http import ASKED, BOUND, CREDENTIALS, TOKENS, browser, kind, service
+from tests.support.reader_world import RING
 
 
 async def test_a_good_lookup_is_answered() -> None:
@@ -465,23 +384,3 @@ async def test_metrics_name_no_domain_or_tenant() -> None:
     assert 'kvledger_lookups_total{outcome="complete"} 1.0' in page
     assert 'kvledger_lookups_total{outcome="malformed"} 1.0' in page
     assert "default" not in page
-
-
-def test_credentials_files_are_read_and_refused_by_name(tmp_path: Any) -> None:
-    path = tmp_path / "credentials.json"
-    assert not load_credentials(path).configured
-    text = with_credential("", name="r", token="t1", role=CallerRole.ROUTER, domains=("default",))
-    text = with_credential(text, name="acme", token="t2", role=CallerRole.TENANT, tenant="acme")
-    text = with_credential(text, name="r", token="t3", role=CallerRole.ROUTER, domains=("default",))
-    path.write_text(text)
-    known = load_credentials(path)
-    assert known.identify("Bearer t1") is None
-    assert known.identify(None) is None
-    found = known.identify("bearer t3")
-    assert found is not None
-    assert (found.name, found.role, found.domains) == ("r", CallerRole.ROUTER, frozenset({"default"}))
-    with pytest.raises(CredentialError):
-        with_credential(text, name="x", token="t", role=CallerRole.TENANT)
-    path.write_text("{")
-    with pytest.raises(CredentialError):
-        load_credentials(path)
