@@ -1,0 +1,32 @@
+"""The usage that auditors see falls with an epoch and with the attested end of an engine."""
+
+from __future__ import annotations
+
+import asyncpg
+
+ROWS = """
+INSERT INTO domain (name, tenant, shared, created_at_offset) VALUES ('chat', 'acme', false, 1);
+INSERT INTO registration (epoch_no, worker, rank, epoch, engine_life, partition, superseded, exit_attested,
+                          registered_at)
+VALUES (1, 'live', 0, 'e', 'l1', 0, false, false, now()), (2, 'old', 0, 'e', 'l2', 0, true, false, now()),
+       (3, 'dead', 0, 'e', 'l3', 0, false, true, now());
+INSERT INTO stream (partition, worker, rank, epoch, epoch_no, next_seq, prev, first_prev, last_header, status,
+                    fault, sticky, draining, engine_ended, engine_life, engine, engine_version, removal,
+                    admission_known, control_offset, control_hash, duplicates, unknown_events, nonces, transfers)
+SELECT 0, worker, 0, 'e', epoch_no, 1, '', '', '', 'live', '', false, false, false, engine_life, '', '', 'none',
+       true, 0, '', 0, 0, '{}', '{}'
+FROM registration;
+INSERT INTO stream_alias (stream_id, alias, domain) SELECT id, 'a', 'chat' FROM stream;
+INSERT INTO tenant_usage (stream_id, alias, tier, blocks, bytes) SELECT id, 'a', 'gpu', 3, 300 FROM stream;
+"""
+
+
+async def test_usage_of_a_dead_engine_and_of_an_old_epoch_is_nobodys(database: str) -> None:
+    connection = await asyncpg.connect(database)
+    try:
+        await connection.execute(ROWS)
+        await connection.execute("SET ROLE kvledger_auditor")
+        rows = await connection.fetch("SELECT tenant, domain, tier, blocks, bytes FROM compliance.usage_now")
+    finally:
+        await connection.close()
+    assert [tuple(row) for row in rows] == [("acme", "chat", "gpu", 3, 300)]
