@@ -21,6 +21,7 @@ from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
 from events.ids import Role
+from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
 from kvledger.control import connection, require_log
@@ -79,7 +80,8 @@ def explain(error: ValidationError) -> str:
 
 async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], say: Say) -> None:
     """Until SIGTERM or SIGINT, then closes every stream and flushes. `say` gets one document an engine once
-    its stream is open. Raises LogUnavailableError, CommandError, and whatever ended a hook's task."""
+    its stream is open, and one when it has to wait. Raises LogUnavailableError; CommandError, also when a
+    task of a hook has failed, as a bridge that doesn't obey or pulse must not go on."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,14 +102,27 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
+        failed = asyncio.create_task(host.failure())
         try:
-            done, _ = await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([ended, failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            if failed in done:
+                raise _failure(failed.result())
             for task in done - {ended}:
                 task.result()
         finally:
-            for task in (ended, *tasks):
+            for task in (ended, failed, *tasks):
                 task.cancel()
-            await asyncio.gather(ended, *tasks, return_exceptions=True)
+            await asyncio.gather(ended, failed, *tasks, return_exceptions=True)
+
+
+def _failure(error: BaseException) -> CommandError:
+    if isinstance(error, LogTruncatedError):
+        advice = "start the bridge again once the log is as it should be; it reads it anew"
+        failure = CommandError(f"the log was cut: {error}", advice=advice, exit_code=ExitCode.UNAVAILABLE)
+    else:
+        failure = CommandError(f"a task of the bridge failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 async def _run_one(
@@ -168,7 +183,8 @@ async def _announce(
     engine: EngineAddress, profile: EngineProfile, hook: Hook, from_birth: bool, say: Say
 ) -> None:
     while not await hook.opened(OPEN_S):
-        say({"worker": engine.worker, "rank": engine.rank, "state": "waiting for the log"})
+        why = hook.reporting.why_not_open or "waiting for the log"
+        say({"worker": engine.worker, "rank": engine.rank, "state": why})
     missing = [name for name in profile.missing() if name != "model"]
     say(
         {

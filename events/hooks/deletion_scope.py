@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_identity import Node
 from events.hooks.inventory import Table
-from events.ids import Lineage
 from events.model.control import ProfileScope, Scope
 from events.model.part import RequestStanding
 from events.scope import is_whole_domain, scoped_ids
@@ -20,7 +19,7 @@ from events.scope import is_whole_domain, scoped_ids
 @dataclass(frozen=True, slots=True)
 class ScopedCopy:
     """One engine hash in one holder and group. `domain` and `block` None: without id, `unassigned` if its
-    salt is nobody's, else an orphan."""
+    salt is nobody's, else an orphan. `computed`: by this engine, in this life."""
 
     hash: EngineHash
     holder: str
@@ -28,18 +27,22 @@ class ScopedCopy:
     domain: str | None
     block: bytes | None
     admitted_after: int | None
+    computed: bool
     unassigned: bool = False
 
 
-def is_old(admitted_after: int | None, request: int) -> bool:
-    """Whether a copy is from before the request was installed; unknown provenance is older than all."""
+def is_old(
+    admitted_after: int | None, request: int, *, computed: bool = False, barrier: bool = False
+) -> bool:
+    """Whether a copy is from before the request was installed; unknown provenance is older than all.
+
+    `barrier`: the engine's own memory was emptied, or born, after the request was installed. What was
+    `computed` in it is new work then, whatever its prompt; what came from elsewhere is as old as its
+    provenance says, and must not stay.
+    """
+    if barrier and computed:
+        return False
     return admitted_after is None or admitted_after < request
-
-
-def must_reject(lineage: Lineage, admitted_after: int | None, request: int) -> bool:
-    """Whether an in-scope landing after the request was installed must be refused: it brings back what is
-    old. A prefill is new work, whatever its prompt."""
-    return lineage is not Lineage.PREFILL and is_old(admitted_after, request)
 
 
 def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str]) -> Iterator[ScopedCopy]:
@@ -60,24 +63,26 @@ def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str
                 if not reached:
                     continue
             for node in copy.nodes():
-                yield ScopedCopy(node.hash, holder, group, chain.domain, node.block, copy.admitted_after)
+                yield ScopedCopy(
+                    node.hash, holder, group, chain.domain, node.block, copy.admitted_after, copy.computed
+                )
         for copy in table.nameless.values():
             node = copy.node
-            yield ScopedCopy(node.hash, holder, group, None, None, copy.admitted_after, node.unassigned)
+            yield ScopedCopy(
+                node.hash, holder, group, None, None, copy.admitted_after, copy.computed, node.unassigned
+            )
 
 
 def standings(
-    request: int, scoped: Iterable[ScopedCopy], domains: Iterable[str], removed: Mapping[str, int]
+    request: int, old_copies: Iterable[ScopedCopy], domains: Iterable[str], removed: Mapping[str, int]
 ) -> dict[str, RequestStanding]:
     """How the request stands in each covered domain; `removed` counts what was removed for it so far.
 
-    A copy counts once, whatever the number of its hashes. Old copies without id count in every domain.
+    A copy counts once, whatever the number of its hashes. Those without id count in every domain.
     """
     old: dict[str, set[tuple[str, int, bytes]]] = {domain: set() for domain in domains}
     orphans = unassigned = 0
-    for copy in scoped:
-        if not is_old(copy.admitted_after, request):
-            continue
+    for copy in old_copies:
         if copy.domain is not None and copy.block is not None:
             old[copy.domain].add((copy.holder, copy.group, copy.block))
         elif copy.unassigned:

@@ -6,7 +6,7 @@ Tokens and salts are read here and kept nowhere. Pure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -93,6 +93,14 @@ class DomainBook:
     def chains(self) -> Iterable[Chain]:
         """All in use, in the order in which they were numbered."""
         return self._chains.values()
+
+    def retire(self) -> frozenset[str]:
+        """Forgets the domains that are no longer in the key ring, and returns them."""
+        used = {chain.domain for chain in self._chains.values()}
+        gone = used.difference(self._keyring) if used else used
+        for key in [key for key in self._chains if key[0] in gone]:
+            del self._chains[key]
+        return frozenset(gone)
 
     def chain_of(self, salt: str | None, adapter: str | None, block_tokens: int) -> Chain | None:
         """The chain of a prompt that begins here; None if its salt is nobody's (or its adapter's name absurd)."""
@@ -210,6 +218,13 @@ class HashMap:
             nodes = self._sizes[released.pop(node)]
             if nodes.get(node.hash) is node:
                 del nodes[node.hash]
+
+    def unname(self, domains: Collection[str]) -> None:
+        """The hashes of these domains have no ids any more, nor will what follows them; the tables first."""
+        for nodes in self._sizes.values():
+            for node in nodes.values():
+                if node.chain is not None and node.chain.domain in domains:
+                    node.block, node.parent, node.chain, node.unassigned = b"", None, None, True
 
     def identify(self, event: BlockStored) -> list[Node]:
         """Nodes of an aligned store's hashes, in order; what can't be traced to a root has no id.

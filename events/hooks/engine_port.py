@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from events.hooks.engine_event import EngineBatch, EngineHash
-from events.ids import Basis, Capability, InvalidateReason
+from events.ids import Basis, Capability, InvalidateReason, Tier
 from events.model.control import Scope
-from events.model.part import DomainEvent, EngineLoss, Opened, Statement, StreamEvent
+from events.model.part import DomainEvent, EngineLoss, Opened, RequestStanding, Statement, StreamEvent
 from events.model.signal import Load, PulseChecksum
 
 Parts = Mapping[str, Sequence[DomainEvent]]
@@ -50,10 +50,12 @@ class RemovalResult:
 @dataclass(frozen=True, slots=True)
 class ResetResult:
     """Outcome of a whole reset. Unless `refused`, the engine's clear was fed and everything that was fed
-    behind it was computed after the reset had begun."""
+    behind it was computed after the reset had begun. `holders`: which the clear emptied; it says nothing of
+    others."""
 
     refused: RefusalReason | None = None
     cure: str = ""
+    holders: tuple[str, ...] = (Tier.GPU.value,)
 
 
 class EnginePort(Protocol):
@@ -104,16 +106,22 @@ class Translation(Protocol):
 
 
 class ScopedCopy(Protocol):
-    """A hash that a scope covers or may cover; `domain` None: unassigned or an orphan."""
+    """A hash that a scope covers or may cover; `domain` and `block` None: unassigned or an orphan."""
 
     @property
     def hash(self) -> EngineHash: ...
 
     @property
+    def holder(self) -> str: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
     def domain(self) -> str | None: ...
 
     @property
-    def admitted_after(self) -> int | None: ...
+    def block(self) -> bytes | None: ...
 
 
 class Translator(Protocol):
@@ -134,6 +142,28 @@ class Translator(Protocol):
 
     def in_scope(self, scope: Scope, domains: Iterable[str]) -> Sequence[ScopedCopy]: ...
 
+    def old(
+        self, request: int, scope: Scope, domains: Iterable[str], *, barrier: bool = False
+    ) -> Iterator[ScopedCopy]:
+        """Lazily, those of `in_scope` that are from before the request; see `deletion_scope.is_old`."""
+        ...
+
+    def standing(
+        self,
+        request: int,
+        scope: Scope,
+        domains: Sequence[str],
+        removed: Mapping[str, int],
+        *,
+        barrier: bool = False,
+    ) -> Mapping[str, RequestStanding]:
+        """How the request stands by what is held now, by domain."""
+        ...
+
+    def foreign_landings(self) -> Set[str]:
+        """Domains in which copies landed, since the last call, that may not have been computed here."""
+        ...
+
     def removed(
         self, hashes: Iterable[EngineHash], request: int | None, *, reason: InvalidateReason
     ) -> Translation: ...
@@ -148,4 +178,12 @@ class Translator(Protocol):
 
     def inventory_known(self) -> bool:
         """False while a holder is `partial`: then nobody can say that a copy isn't there."""
+        ...
+
+    def durable_known(self) -> bool:
+        """The same of the holders that outlive the engine."""
+        ...
+
+    def retire(self) -> Translation | None:
+        """Copies of domains that have left the key ring become `unassigned`; None if no domain has left."""
         ...

@@ -6,9 +6,9 @@ as long as a copy of it exists, and for a bounded number of hashes after that (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, standings
+from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, is_old, standings
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import (
     AllBlocksCleared,
@@ -168,11 +168,31 @@ class EngineStream:
         """All copies that the scope reaches in `domains` (those that it covers), and all without id."""
         return tuple(copies_in_scope(self._holders.tables(), scope, domains))
 
+    def old(
+        self, request: int, scope: Scope, domains: Iterable[str], *, barrier: bool = False
+    ) -> Iterator[ScopedCopy]:
+        """Lazily, those of `in_scope` that are from before the request; see `deletion_scope.is_old`. Stop
+        reading before anything else is called."""
+        for copy in copies_in_scope(self._holders.tables(), scope, domains):
+            if is_old(copy.admitted_after, request, computed=copy.computed, barrier=barrier):
+                yield copy
+
     def standing(
-        self, request: int, scope: Scope, domains: Sequence[str], removed: Mapping[str, int]
+        self,
+        request: int,
+        scope: Scope,
+        domains: Sequence[str],
+        removed: Mapping[str, int],
+        *,
+        barrier: bool = False,
     ) -> dict[str, RequestStanding]:
         """How an installed request stands by what is held now, by domain."""
-        return standings(request, self.in_scope(scope, domains), domains, removed)
+        return standings(request, self.old(request, scope, domains, barrier=barrier), domains, removed)
+
+    def foreign_landings(self) -> Set[str]:
+        """Domains in which copies landed, since the last call, that may not have been computed here."""
+        landed, self._stores.foreign = self._stores.foreign, set()
+        return landed
 
     def checksums(self) -> tuple[PulseChecksum, ...]:
         """Inventory of each holder and group over all domains."""
@@ -190,6 +210,25 @@ class EngineStream:
     def inventory_known(self) -> bool:
         """Whether no holder is partial."""
         return not any(holder.partial for holder in self._holders.holders())
+
+    def durable_known(self) -> bool:
+        """Whether no durable holder is partial."""
+        return not any(holder.partial for holder in self._holders.holders() if holder.durable_id is not None)
+
+    def retire(self) -> Translation | None:
+        """Domains whose keys have left the ring can't be named much longer: their copies are still held, but
+        count as `unassigned` from now on. What a reader is told under the names that they still have; None
+        if no domain has left."""
+        gone = self._book.retire()
+        if not gone:
+            return None
+        draft = Draft()
+        for table in self._holders.tables():
+            for domain, block in table.unname(gone, self._hashes):
+                draft.evicted(domain, table.holder.name, table.index, block, EvictReason.UNKNOWN, True)
+        self._hashes.unname(gone)
+        self._tell(draft)
+        return draft.finish()
 
     @property
     def removed_unknown(self) -> int:

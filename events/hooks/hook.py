@@ -10,21 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 
 from events.fold.registry import Registry
+from events.hooks.client_task import again
+from events.hooks.echoing import Echoing
 from events.hooks.emitter import Emitter
 from events.hooks.engine_event import EngineBatch
 from events.hooks.engine_port import Confirmed, EnginePort, Parts, Translation, Translator
 from events.hooks.obey import Obedience
 from events.hooks.obligation import Obligations
+from events.hooks.outlet import Outlet
 from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
 from events.hooks.snapshot import Repair, RepairPace
-from events.hooks.stream import Epoch, OversizeEventError, SealedRecord, StreamWriter
+from events.hooks.stream import Epoch
 from events.ids import Basis, Inventory, StreamKey
 from events.keyring import KeyRing
-from events.model.batch import ControlPosition
-from events.model.part import Closed, Drained, StreamEvent, UnknownEvents
+from events.model.part import Closed, Drained, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
 
 LOG = logging.getLogger(__name__)
@@ -79,19 +80,12 @@ class Hook:
         self.identity = identity
         self.engine_life = engine_life
         self.fed_seq = -1
-        self.dropped = 0
         self._port = port
         self._translator = translator
         self._services = services
         self._pace = pace or HookPace()
-        self._writer: StreamWriter | None = None
-        self._fed_unopened = False
-        self._echo: Echo | None = None
-        self._basis = Basis.UNCONFIRMED
-        self._echoing: asyncio.Task[None] | None = None
+        self._echoing = Echoing(self._confirmed)
         self._statement_s = 0.0
-        self._to_drop = 0
-        self._drop_hold_s = 0.0
         self.reporting = Reporting(
             self,
             services.registrar,
@@ -101,6 +95,12 @@ class Hook:
         )
         self.repair = Repair(
             self, services.emitter.room, pace=self._pace.repair, monotonic_s=services.monotonic_s
+        )
+        self._outlet = Outlet(
+            services.emitter,
+            services.registry,
+            services.keyring,
+            lambda hold_s: self.repair.ask(hold_s=hold_s),
         )
         self.obligations = Obligations(services.registry, services.keyring)
         self.obedience = Obedience(self, port, translator, self.obligations)
@@ -115,12 +115,17 @@ class Hook:
     @property
     def stream(self) -> StreamKey | None:
         """The open epoch's stream; None while registering."""
-        return self._writer.epoch.stream if self._writer is not None else None
+        return self._outlet.stream
 
     @property
     def next_seq(self) -> int:
         """Number of the open stream's next record; 0 while registering."""
-        return self._writer.next_seq if self._writer is not None else 0
+        return self._outlet.position[0]
+
+    @property
+    def dropped(self) -> int:
+        """Records whose numbers were burnt, since the start."""
+        return self._outlet.dropped
 
     async def opened(self, timeout_s: float) -> bool:
         """Waits until an epoch is open; False if that took longer."""
@@ -136,11 +141,11 @@ class Hook:
 
     def lost(self, first: int, last: int | None) -> None:
         """The engine's own records in between can't be had: its holders become partial."""
-        self._write((self._translator.lost(first, last),), {})
+        self._outlet.write((self._translator.lost(first, last),), {})
 
     def unknown(self, kind: str, length: int) -> None:
         """Something of the engine can't be read; the stream says so."""
-        self._write((UnknownEvents(kind=kind, length=length),), {})
+        self._outlet.write((UnknownEvents(kind=kind, length=length),), {})
 
     def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
         """Another engine life begins, its memory empty; what is fed from now on is its own.
@@ -148,7 +153,7 @@ class Hook:
         `ended`: the caller knows that the old process is gone, which the old stream then states.
         `born_after`: a control offset that was installed before the new life began; None: all that is now.
         """
-        self._write((Closed(engine_ended=ended),), {})
+        self._outlet.write((Closed(engine_ended=ended),), {})
         self.engine_life = engine_life
         self.fed_seq = -1
         self.obligations.new_life(self.installed if born_after is None else born_after)
@@ -157,19 +162,19 @@ class Hook:
 
     def drain(self) -> None:
         """A planned leave: no new work should be routed here."""
-        self._write((Drained(),), {})
+        self._outlet.write((Drained(),), {})
 
     def drop_next(self, count: int, *, repair_after_s: float = 0.0) -> None:
         """Loses the next `count` records after they have taken their numbers, as a full buffer would, and
         holds the repair back; for fault injection. Record 0 is never lost."""
-        self._to_drop, self._drop_hold_s = count, repair_after_s
+        self._outlet.drop_next(count, repair_after_s)
 
     # --- for the process that runs it ---------------------------------------------------------------
 
     def new_epoch(self, *, contested: bool = False) -> None:
         """Ends the epoch here and has another registered; see `Reporting.renew`."""
-        self._writer = None
-        self._echo = None
+        self._outlet.shut()
+        self._echoing.reset()
         self.reporting.renew(contested=contested)
 
     def control_moved(self) -> None:
@@ -191,53 +196,52 @@ class Hook:
     async def run(self) -> None:
         """Registers, repairs and obeys until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.reporting.run())
-            group.create_task(self.repair.run())
-            group.create_task(self.obedience.run())
+            for run in (self.reporting.run, self.repair.run, self.obedience.run):
+                group.create_task(again(run))
+
+    def fail(self) -> None:
+        """A task of this hook is gone, so nobody obeys or repairs: it must not seem alive. Its stream ends
+        without a word."""
+        self._outlet.shut()
+        self.reporting.end()
 
     async def close(self, *, engine_ended: bool = False, silently: bool = False) -> None:
         """Ends the reporting, and says so unless `silently`. The caller flushes the emitter. Idempotent."""
-        if self._echoing is not None:
-            self._echoing.cancel()
-            await asyncio.gather(self._echoing, return_exceptions=True)
+        await self._echoing.stop()
         if not silently:
-            self._write((Closed(engine_ended=engine_ended),), {})
-        self._writer = None
+            self._outlet.write((Closed(engine_ended=engine_ended),), {})
+        self._outlet.shut()
         self.reporting.end()
 
     def echo(self, beacon: Echo) -> asyncio.Task[None] | None:
         """See `events.hooks.pulse.PulsingHook`."""
-        if self._echoing is not None and not self._echoing.done():
-            return self._echoing
-        if not self.ready or beacon == self._echo:
-            return None
-        self._echoing = asyncio.get_running_loop().create_task(self._confirm_for(beacon))
-        return self._echoing
+        return self._echoing.begin(beacon, ready=self.ready)
 
     def pulse(self) -> RankPulse | None:
         """See `events.hooks.pulse.PulsingHook`."""
-        writer = self._writer
-        if writer is None or writer.next_seq == 0:
+        stream, (next_seq, prev) = self.stream, self._outlet.position
+        if stream is None or next_seq == 0:
             return None
         return RankPulse(
             rank=self.identity.rank,
-            epoch=writer.epoch.stream.epoch,
-            next_seq=writer.next_seq,
-            prev=writer.prev,
-            basis=self._basis,
-            echo=self._echo,
+            epoch=stream.epoch,
+            next_seq=next_seq,
+            prev=prev,
+            basis=self._echoing.basis,
+            echo=self._echoing.newest,
             checksums=tuple(self._translator.checksums()),
             load=self._port.load(),
         )
 
     def tick(self) -> None:
-        """Writes a statement when one is due."""
+        """Writes a statement when one is due, and lets go of domains whose keys were destroyed."""
+        self._retire()
         now_s = self._services.monotonic_s()
         if self.ready and now_s - self._statement_s >= self._pace.statement_s:
             self._statement_s = now_s
             statements = self._translator.statements()
             if statements:
-                self._write((), statements)
+                self._outlet.write((), statements)
 
     # --- for reporting, repair and obedience --------------------------------------------------------
 
@@ -250,45 +254,44 @@ class Hook:
 
     def open_epoch(self, epoch: Epoch) -> bool:
         """See `events.hooks.reporting.ReportingHook`."""
-        keyring, who = self._services.keyring, self.identity
-        # A domain keeps its alias for the whole epoch; deriving it anew costs more than sealing a small record.
-        alias_of = cache(lambda domain: keyring[domain].alias(who.worker, who.rank, epoch.epoch_no))
-        writer = StreamWriter(epoch, alias_of)
+        # What is still held of a destroyed domain is told by the snapshot, as unassigned.
+        self._translator.retire()
         opened = self._translator.open(epoch.engine_life)
-        if not writer.write((opened,), {}, self._position(), self._offer):
+        if not self._outlet.open(epoch, opened):
             return False
-        self._writer = writer
-        self._echo, self._basis = None, Basis.UNCONFIRMED
+        self._echoing.reset()
         self._statement_s = self._services.monotonic_s()
         empty = all(holder.inventory is Inventory.EMPTY for holder in opened.holders)
-        if self._fed_unopened or not empty:
+        if self._outlet.said_while_shut or not empty:
             self.repair.ask()
-        self._fed_unopened = False
+        self._outlet.said_while_shut = False
         self.obedience.opened()
         return True
 
     @property
     def ready(self) -> bool:
         """Whether an epoch is open and its stream has no hole that this hook knows of."""
-        return self._writer is not None and not self.repair.pending
+        return self._outlet.epoch is not None and not self.repair.pending
 
     @property
     def epoch_no(self) -> int | None:
-        return self._writer.epoch.epoch_no if self._writer is not None else None
+        epoch = self._outlet.epoch
+        return epoch.epoch_no if epoch is not None else None
 
     def write(self, parts: Parts) -> bool:
         """Numbers these parts; False if a record was dropped or no epoch is open."""
-        return self._write((), parts)
+        return self._outlet.write((), parts)
 
     def write_translation(self, translation: Translation) -> bool:
         """Numbers what a batch, a removal or a range means."""
-        whole = self._write(tuple(translation.stream_events), translation.parts)
-        if translation.snapshot_due and self._writer is not None:
+        whole = self._outlet.write(tuple(translation.stream_events), translation.parts)
+        if translation.snapshot_due and self._outlet.epoch is not None:
             self.repair.ask()
         return whole
 
     def restatement(self) -> Iterator[Translation]:
         """The inventory in ranges, each as of the moment at which it is taken."""
+        self._retire()
         return self._translator.snapshot(self._services.snapshot_name())
 
     def repaired(self) -> None:
@@ -298,49 +301,23 @@ class Hook:
     async def confirm(self) -> bool:
         """Whether all of the engine was numbered, in this epoch and without a hole, at some moment after
         this call began."""
-        writer = self._writer
-        outcome = await self._port.confirm(self._pace.confirm_timeout_s)
-        if not isinstance(outcome, Confirmed) or writer is None or self._writer is not writer:
-            return False
-        if outcome.upto is not None and self.fed_seq < outcome.upto:
-            return False
-        self._basis = outcome.basis
-        return self.ready
+        return await self._confirmed() is not None
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _confirm_for(self, beacon: Echo) -> None:
-        if await self.confirm():
-            self._echo = beacon
+    async def _confirmed(self) -> Basis | None:
+        epoch = self._outlet.epoch
+        outcome = await self._port.confirm(self._pace.confirm_timeout_s)
+        if not isinstance(outcome, Confirmed) or epoch is None or self._outlet.epoch is not epoch:
+            return None
+        fed = outcome.upto is None or self.fed_seq >= outcome.upto
+        return outcome.basis if fed and self.ready else None
 
-    def _write(self, stream_events: tuple[StreamEvent, ...], parts: Parts) -> bool:
-        writer = self._writer
-        if writer is None:
-            self._fed_unopened = True
-            return False
-        keyring = self._services.keyring
-        # A domain whose keys were destroyed can't be named any more.
-        parts = {domain: events for domain, events in parts.items() if events and domain in keyring}
-        if not stream_events and not parts:
-            return True
-        try:
-            whole = writer.write(stream_events, parts, self._position(), self._offer)
-        except OversizeEventError as error:
-            LOG.error("%s: %s", writer.epoch.stream, error)
-            whole = False
-        if not whole:
-            self.repair.ask()
-        return whole
-
-    def _position(self) -> ControlPosition:
-        registry = self._services.registry
-        return ControlPosition(offset=max(0, registry.next_offset - 1), hash=registry.hash)
-
-    def _offer(self, record: SealedRecord) -> bool:
-        if self._to_drop > 0 and record.seq > 0:
-            self._to_drop -= 1
-            self.repair.ask(hold_s=self._drop_hold_s)
-        elif self._services.emitter.offer(record):
-            return True
-        self.dropped += 1
-        return False
+    def _retire(self) -> None:
+        if self._outlet.epoch is None:
+            return
+        retired = self._translator.retire()
+        if retired is not None:
+            LOG.warning("%s: a domain's keys are gone, its copies count as unassigned", self.stream)
+            self._outlet.write(tuple(retired.stream_events), retired.parts)
+            self._outlet.forget()

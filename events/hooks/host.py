@@ -9,6 +9,7 @@ async with HookHost(connection, keyring, enrolment) as host:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 from events.errors import KvledgerError
 from events.fold.registry import Registry
+from events.hooks.client_task import ClientEndedError, again, guarded
 from events.hooks.emitter import Emitter, EmitterLimits
 from events.hooks.engine_port import EnginePort, Translator
 from events.hooks.hook import Hook, HookIdentity, HookPace, HookServices
@@ -53,8 +55,9 @@ class HostPace:
 class HookHost:
     """An async context manager; leaving it closes all streams, flushes and ends every task.
 
-    `enrolment` signs registrations. `wall_ms` and `monotonic_s` are injected clocks. If a task of a hook
-    fails, which is a fault of this program, `failed` holds the error and pulses of that hook end.
+    `enrolment` signs registrations. `wall_ms` and `monotonic_ns` are injected clocks. If one of its tasks
+    fails, `failed` holds the error and the pulses of that hook, or of all if it was a shared task, end: the
+    caller waits for `failure` beside its own work, and then ends the process.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class HookHost:
         self._monotonic_ns = monotonic_ns
         self._identity = process_identity()
         self._tasks: dict[Hook | None, asyncio.Task[None]] = {}
+        self._failure = asyncio.Event()
         self._control: ControlTail
         self._writer: ControlWriter
         self._signals: SignalTail
@@ -96,6 +100,13 @@ class HookHost:
     def installed(self) -> int:
         """Newest control offset that all hooks here have installed."""
         return self.registry.next_offset - 1
+
+    async def failure(self) -> BaseException:
+        """Waits for the first fault of a task here, and returns it: a truncated log, or a fault of this
+        program. Nothing here can be relied on then."""
+        await self._failure.wait()
+        assert self.failed is not None
+        return self.failed
 
     async def start(self) -> None:
         """Reads all of `kv.control` and starts what the hooks share.
@@ -147,9 +158,9 @@ class HookHost:
         await asyncio.gather(*tasks, return_exceptions=True)
         flushed = await self.emitter.close(timeout_s)
         await self._pulser.close()
-        await self._signals.stop()
-        await self._control.stop()
-        await self._writer.stop()
+        for stop in (self._signals.stop, self._control.stop, self._writer.stop):
+            with contextlib.suppress(ClientEndedError):
+                await guarded(stop())
         return flushed
 
     def make(
@@ -196,7 +207,7 @@ class HookHost:
     async def _run_shared(self) -> None:
         async with asyncio.TaskGroup() as group:
             for run in (self._control.run, self._signals.run, self._pulser.run, self._watch_process):
-                group.create_task(_again(run))
+                group.create_task(again(run))
 
     async def _watch_process(self) -> None:
         """A restored or cloned process must not go on in the epochs of the one it was copied from."""
@@ -210,13 +221,21 @@ class HookHost:
 
     def _start_task(self, hook: Hook | None, work: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(lambda done: self._on_done(hook, done))
         self._tasks[hook] = task
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self.failed = task.exception()
-            LOG.error("a hook's task failed", exc_info=self.failed)
+    def _on_done(self, hook: Hook | None, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        LOG.error("%s failed: %r", "a shared task" if hook is None else hook.identity, error)
+        if hook is not None:
+            hook.fail()
+        if self.failed is None:
+            self.failed = error
+            self._failure.set()
 
     def _all(self) -> list[Hook]:
         return [hook for hooks in self.hooks.values() for hook in hooks]
@@ -235,19 +254,3 @@ class HookHost:
         for hook in self.hooks.get(record.stream.worker, ()):
             if hook.stream == record.stream:
                 hook.repair.ask()
-
-
-async def _again(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs for ever. With its broker away a Kafka client can end in a CancelledError of its own, which would
-    end a task without a word: it is begun anew. Errors are passed on."""
-    while True:
-        task = asyncio.get_running_loop().create_task(run())
-        try:
-            await asyncio.wait({task})
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        if not task.cancelled():
-            task.result()
-        LOG.warning("%s was ended by its client and begins again", run.__qualname__)

@@ -8,7 +8,7 @@ from a store on until a removal that leaves the bound above 0; at 0 it is gone f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from events.chain import MODULUS
 from events.hooks.engine_event import EngineHash
@@ -20,16 +20,18 @@ from events.model.signal import PulseChecksum
 
 class Copy:
     """One block (or one hash without id) in one table. `bound`: at most so many physical blocks; `twins`:
-    other engine hashes of the same block that lie here too."""
+    other engine hashes of the same block that lie here too; `computed`: this engine computed it in this
+    life, or copied it from one that it did."""
 
-    __slots__ = ("admitted_after", "bound", "certain", "lineage", "node", "twins")
+    __slots__ = ("admitted_after", "bound", "certain", "computed", "lineage", "node", "twins")
 
-    def __init__(self, node: Node, admitted_after: int | None, lineage: Lineage) -> None:
+    def __init__(self, node: Node, admitted_after: int | None, lineage: Lineage, computed: bool) -> None:
         self.node = node
         self.admitted_after = admitted_after
         self.lineage = lineage
         self.bound = 1
         self.certain = True
+        self.computed = computed
         self.twins: dict[EngineHash, Node] | None = None
 
     def nodes(self) -> list[Node]:
@@ -209,9 +211,10 @@ class Table:
         hashes.release(node, self.size)
         return True
 
-    def add_nameless(self, node: Node, admitted_after: int | None, lineage: Lineage, hashes: HashMap) -> None:
+    def add_nameless(self, copy: Copy, hashes: HashMap) -> None:
         """A hash without id is counted, in every deletion's scope and never answered."""
-        self.nameless[node.hash] = Copy(node, admitted_after, lineage)
+        node = copy.node
+        self.nameless[node.hash] = copy
         self.holder.certain += 1
         self._count_nameless(node, 1)
         hashes.use(node)
@@ -229,9 +232,36 @@ class Table:
         for domain in self.by_domain:
             self.by_domain[domain] = Tally()
 
+    def unname(self, domains: Collection[str], hashes: HashMap) -> list[tuple[str, bytes]]:
+        """The copies of these domains become `unassigned` ones, one for each of their hashes; returns which
+        copies (domain, block) there were. The caller has their hashes unnamed next."""
+        ended: list[tuple[str, bytes]] = []
+        for copy in list(self.copies.values()):
+            chain = copy.node.chain
+            if chain is None or chain.domain not in domains:
+                continue
+            ended.append((chain.domain, copy.node.block))
+            for node in copy.nodes():
+                self._count_copy_again(copy, node, hashes)
+            self.end(copy, hashes)
+        for domain in domains:
+            self.by_domain.pop(domain, None)
+        return ended
+
     def every_copy(self) -> Iterator[Copy]:
         yield from self.copies.values()
         yield from self.nameless.values()
+
+    def _count_copy_again(self, copy: Copy, node: Node, hashes: HashMap) -> None:
+        """Of several hashes nobody knows which one fills a block."""
+        if node.hash in self.nameless:
+            return
+        again = Copy(node, copy.admitted_after, copy.lineage, copy.computed)
+        again.bound, again.certain = copy.bound, copy.certain and copy.twins is None
+        self.holder.certain += again.certain
+        self.holder.unassigned += 1
+        self.nameless[node.hash] = again
+        hashes.use(node)
 
     def _count_nameless(self, node: Node, sign: int) -> None:
         if node.unassigned:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from events.hooks.deletion_scope import is_old
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_port import EnginePort, Parts, ScopedCopy, Translation, Translator
 from events.hooks.obligation import Obligation, Obligations
 from events.ids import Capability
-from events.model.part import BlockInvalidated, BlockStored
+from events.model.part import BlockInvalidated, BlockStored, DomainEvent, RequestStanding
 
 LOG = logging.getLogger(__name__)
 
 NO_PATH_CURE = "give the hook the engine's reset route, or end the engine and attest its exit"
 PARTIAL_CURE = "reset the engine's cache, or end the engine and attest its exit"
+OTHER_TIER_CURE = "end the engine and attest its exit: a reset leaves other tiers as they are"
 REMOVE_TIMEOUT_S = 5.0
 RESET_TIMEOUT_S = 20.0
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -56,32 +58,40 @@ class Obedience:
         self._port = port
         self._translator = translator
         self._wake = asyncio.Event()
-        self._suspicious = False
+        self._order = asyncio.Event()
+        self._landed: set[str] = set()
         self._failures = 0
 
     def wake(self) -> None:
+        self._order.set()
         self._wake.set()
 
     def landed(self, parts: Parts) -> None:
-        """Looks for stores older than an order that covers their domain, where admissions are known."""
-        if not self._port.admission_known:
-            return
-        for domain, events in parts.items():
-            newest = self.obligations.newest_covering(domain)
-            if newest >= 0 and any(
-                isinstance(event, BlockStored)
-                and (event.admitted_after is None or event.admitted_after < newest)
-                for event in events
-            ):
-                self._suspicious = True
+        """Looks for stores that may bring back what an order of their domain deletes. Where admissions are
+        unknown, what was computed here is new; the orders that aren't behind a barrier are open anyway."""
+        suspects = self._translator.foreign_landings()
+        if self._port.admission_known:
+            suspects = {domain for domain, events in parts.items() if self._brings_old(domain, events)}
+        for domain in suspects:
+            if self.obligations.newest_covering(domain) >= 0:
+                self._landed.add(domain)
                 self._wake.set()
 
+    def _brings_old(self, domain: str, events: Sequence[DomainEvent]) -> bool:
+        newest = self.obligations.newest_covering(domain)
+        return any(
+            isinstance(event, BlockStored) and is_old(event.admitted_after, newest) for event in events
+        )
+
     def opened(self) -> None:
-        """A new epoch has begun, or a hole was repaired: all acks, refusals and answers are due again, those
-        of what is discharged already at once."""
+        """A new epoch has begun, or a hole was repaired: all acks, refusals and answers are due again, the
+        acks at once. What a durable holder kept from before isn't known then: nothing is discharged."""
         self.obligations.new_epoch()
+        if not self._translator.durable_known():
+            for one in self.obligations.installed():
+                one.discharged = False
         self._write_acks(self.obligations.installed())
-        self._wake.set()
+        self.wake()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -91,17 +101,25 @@ class Obedience:
             while not await self._settle():
                 pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
                 self._failures += 1
-                await asyncio.sleep(pause_s)
+                self._order.clear()
+                await self._ordered(pause_s)
             self._failures = 0
+
+    async def _ordered(self, pause_s: float) -> None:
+        """A pause, which a new order ends."""
+        try:
+            await asyncio.wait_for(self._order.wait(), pause_s)
+        except TimeoutError:
+            return
 
     async def _settle(self) -> bool:
         """One round; True if nothing is left to do until somebody wakes us."""
         if not self._hook.ready:
             return not self._pending()
+        if self._landed:
+            # The log is told before anything is done about it.
+            self._write_acks([])
         owed = self.obligations.open()
-        if self._suspicious:
-            owed += self.obligations.suspect()
-        self._suspicious = False
         settled = True
         if owed:
             match self._port.capability:
@@ -114,11 +132,19 @@ class Obedience:
         return await self._answer_nonces() and settled
 
     def _pending(self) -> bool:
-        return bool(self.obligations.open() or self.obligations.nonces() or self._suspicious)
+        return bool(self.obligations.open() or self.obligations.nonces() or self._landed)
+
+    def _returned(self) -> list[Obligation]:
+        """Orders whose old copies are back, as of now: they aren't discharged any more."""
+        landed, self._landed = self._landed, set()
+        back = [one for one in self.obligations.suspect(landed) if self._any_old(one)]
+        for one in back:
+            one.discharged = False
+        return back
 
     async def _evict(self, owed: Sequence[Obligation]) -> bool:
         for one in owed:
-            old = self._old(one)
+            old = list(self._old(one))
             if not old:
                 continue
             result = await self._port.remove([copy.hash for copy in old], REMOVE_TIMEOUT_S)
@@ -131,25 +157,46 @@ class Obedience:
         if not self._translator.inventory_known():
             self._hook.write(self.obligations.refusals(owed, "engine_error", PARTIAL_CURE))
             return False
-        done = [one for one in owed if not self._runs(one) and not self._old(one)]
-        for one in owed:
-            one.discharged = one in done
+        done = [one for one in owed if not self._runs(one) and not self._any_old(one)]
+        for one in done:
+            one.discharged, one.refused = True, None
         self._write_acks(done)
         return len(done) == len(owed)
 
     async def _reset(self, owed: Sequence[Obligation]) -> bool:
+        """One reset for all orders that aren't behind one yet. It discharges only what it has emptied: an
+        order stays open while something old, come back or never reset, is held, and is refused while nobody
+        knows what another tier holds."""
+        settled = await self._clear([one for one in owed if not one.barrier])
+        behind = [one for one in owed if one.barrier]
+        known = self._translator.inventory_known()
+        before = {one.number: (one.told, one.refused) for one in behind}
+        for one in behind:
+            one.discharged = known and not self._any_old(one)
+            if one.discharged:
+                one.refused = None
+        if not known:
+            self.obligations.refusals(behind, "no_delete_path", OTHER_TIER_CURE)
+        self._write_acks([one for one in behind if before[one.number] != (one.discharged, one.refused)])
+        return settled and (not known or all(one.discharged for one in behind))
+
+    async def _clear(self, owed: Sequence[Obligation]) -> bool:
+        """Resets and raises the barrier; False if that is to be tried again."""
+        if not owed:
+            return True
         before = {one.number: self._covered(one) for one in owed}
         result = await self._port.reset(RESET_TIMEOUT_S)
         if result.refused is not None:
             self._hook.write(self.obligations.refusals(owed, result.refused, result.cure))
             return result.refused == "no_delete_path"
         for one in owed:
-            for copy in before[one.number]:
-                if copy.domain is not None:
-                    one.removed[copy.domain] += 1
-            one.discharged = True
-            one.refused = None
-        self._write_acks(owed)
+            emptied = {
+                (copy.domain, copy.holder, copy.group, copy.block)
+                for copy in before[one.number]
+                if copy.holder in result.holders
+            }
+            one.removed.update(domain for domain, *_ in emptied if domain is not None)
+            one.barrier, one.refused = True, None
         return True
 
     async def _answer_nonces(self) -> bool:
@@ -159,8 +206,9 @@ class Obedience:
         if not await self._hook.confirm():
             return False
         for offset, one in due:
-            if self._port.admission_known and self._old(one):
-                self._suspicious = True
+            if self._any_old(one):
+                one.discharged = False
+                self._write_acks([one])
                 return False
             if not self._write_acks([one], nonce=offset):
                 return False
@@ -170,12 +218,16 @@ class Obedience:
     def _covered(self, one: Obligation) -> Sequence[ScopedCopy]:
         return self._translator.in_scope(one.deletion.scope, self.obligations.domains(one))
 
-    def _old(self, one: Obligation) -> list[ScopedCopy]:
-        return [
-            copy
-            for copy in self._covered(one)
-            if copy.admitted_after is None or copy.admitted_after < one.number
-        ]
+    def _old(self, one: Obligation) -> Iterator[ScopedCopy]:
+        scope, domains = one.deletion.scope, self.obligations.domains(one)
+        return self._translator.old(one.number, scope, domains, barrier=one.barrier)
+
+    def _any_old(self, one: Obligation) -> bool:
+        return any(True for _ in self._old(one))
+
+    def _left(self, one: Obligation) -> Mapping[str, RequestStanding]:
+        scope, domains = one.deletion.scope, self.obligations.domains(one)
+        return self._translator.standing(one.number, scope, domains, one.removed, barrier=one.barrier)
 
     def _runs(self, one: Obligation) -> bool:
         """Whether a request admitted before the order may still run; it may if nobody sees admissions."""
@@ -193,8 +245,12 @@ class Obedience:
         self._hook.write_translation(translation)
 
     def _write_acks(self, changed: Sequence[Obligation], nonce: int | None = None) -> bool:
-        domains = {domain for one in changed if one.discharged for domain in self.obligations.domains(one)}
+        """Acks of every domain that these orders cover, or that an old copy came back to, each over all its
+        orders."""
+        domains = {
+            domain for one in (*changed, *self._returned()) for domain in self.obligations.domains(one)
+        }
         if not domains:
             return True
         orphans, unassigned = self._translator.orphan_counts()
-        return self._hook.write(self.obligations.acks(domains, orphans, unassigned, nonce))
+        return self._hook.write(self.obligations.acks(domains, self._left, orphans, unassigned, nonce))

@@ -7,7 +7,7 @@ those of the key ring that its scope covers: the hook can name no others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from events.fold.registry import Registry
@@ -24,12 +24,16 @@ MAX_COUNT = (1 << 63) - 1
 @dataclass(slots=True)
 class Obligation:
     """One order in this engine life. `removed` counts by domain; `discharged` may fall back to False when
-    an old copy lands late."""
+    an old copy lands late; `told` is what acks of this epoch last said of that. `barrier`: the engine's own
+    memory was emptied, or born, after the order was installed."""
 
     deletion: Deletion
     removed: Counter[str] = field(default_factory=Counter)
+    barrier: bool = False
     discharged: bool = False
+    told: bool | None = None
     refused: RefusalReason | None = None
+    cure: str = ""
 
     @property
     def number(self) -> int:
@@ -87,7 +91,7 @@ class Obligations:
         are discharged with nothing left, the later ones are owed by this life."""
         self._known.clear()
         for one in self.installed():
-            one.discharged = one.number <= installed_before_birth
+            one.discharged = one.barrier = one.number <= installed_before_birth
 
     def discharged(self) -> list[int]:
         """Numbers of the orders that this engine life has discharged, for a process that comes after this."""
@@ -97,36 +101,54 @@ class Obligations:
         """What an earlier process discharged in this same engine life stays discharged."""
         numbers = set(discharged)
         for one in self.installed():
-            one.discharged = one.discharged or one.number in numbers
+            if one.number in numbers:
+                one.discharged = one.barrier = True
 
-    def suspect(self) -> list[Obligation]:
-        """A copy with an old or unknown provenance landed: every order is to be looked at again."""
-        return [one for one in self.installed() if one.discharged and not self.held(one)]
+    def suspect(self, domains: Set[str]) -> list[Obligation]:
+        """A copy that may be old landed in these domains: their discharged orders are to be looked at again."""
+        return [
+            one for one in self.installed() if one.discharged and not domains.isdisjoint(self.domains(one))
+        ]
 
     def acks(
-        self, domains: Iterable[str], orphans: int, unassigned: int, nonce: int | None = None
+        self,
+        domains: Iterable[str],
+        left: Callable[[Obligation], Mapping[str, RequestStanding]],
+        orphans: int,
+        unassigned: int,
+        nonce: int | None = None,
     ) -> dict[str, Sequence[DomainEvent]]:
-        """One ack for each domain, over all its orders that are discharged; domains without one are left out."""
-        found: dict[str, Sequence[DomainEvent]] = {}
+        """One ack for each domain, over all its orders; domains without one are left out. `left` counts what
+        an order that isn't discharged finds now.
+
+        Such an order is never listed with 0, which would discharge it: where no old copy is known, a request
+        that still runs holds one, or nobody can look. Its refusal, if it has one, is repeated behind the ack.
+        """
         wanted = set(domains)
         standings: dict[str, list[RequestStanding]] = {}
+        refusals: dict[str, list[Refused]] = {}
         for one in self.installed():
-            if not one.discharged:
-                continue
-            for domain in self.domains(one):
-                if domain in wanted:
-                    standings.setdefault(domain, []).append(
-                        RequestStanding(
-                            request=one.number,
-                            removed=min(one.removed[domain], MAX_COUNT),
-                            old_left=0,
-                            orphans=orphans,
-                            unassigned=unassigned,
-                        )
+            covered = [domain for domain in self.domains(one) if domain in wanted]
+            counts = left(one) if covered and not one.discharged else {}
+            one.told = one.discharged if covered else one.told
+            for domain in covered:
+                old_left = counts[domain].old_left if domain in counts else 0
+                standings.setdefault(domain, []).append(
+                    RequestStanding(
+                        request=one.number,
+                        removed=min(one.removed[domain], MAX_COUNT),
+                        old_left=0 if one.discharged else max(1, old_left),
+                        orphans=orphans,
+                        unassigned=unassigned,
                     )
-        for domain, requests in standings.items():
-            found[domain] = (Ack(requests=tuple(requests), nonce=nonce),)
-        return found
+                )
+                if one.refused is not None:
+                    refused = Refused(request=one.number, reason=one.refused, cure=one.cure)
+                    refusals.setdefault(domain, []).append(refused)
+        return {
+            domain: (Ack(requests=tuple(requests), nonce=nonce), *refusals.get(domain, ()))
+            for domain, requests in standings.items()
+        }
 
     def refusals(
         self, obligations: Iterable[Obligation], reason: RefusalReason, cure: str
@@ -136,7 +158,7 @@ class Obligations:
         for one in obligations:
             if one.refused == reason:
                 continue
-            one.refused = reason
+            one.refused, one.cure = reason, cure
             for domain in self.domains(one):
                 found.setdefault(domain, []).append(Refused(request=one.number, reason=reason, cure=cure))
         return dict(found)
@@ -159,4 +181,4 @@ class Obligations:
         """Acks, refusals and answers of the old epoch are nobody's any more."""
         self._answered.clear()
         for one in self.installed():
-            one.refused = None
+            one.refused = one.told = None

@@ -15,12 +15,15 @@ from typing import Protocol
 
 from events.errors import KvledgerError
 from events.fold.registry import Registry
+from events.hooks.client_task import guarded
 from events.hooks.stream import Epoch
 from events.ids import StreamKey
 from events.kafka.control import Appended
 from events.model.control import Registered
 from events.signing import Signer
 from events.topic import pinned_partition
+
+EVENT_BATCH_VERSION = 1
 
 
 class RegistrationError(KvledgerError):
@@ -32,6 +35,19 @@ class RegistrationError(KvledgerError):
         self.worker = worker
         self.rank = rank
         self.reason = reason
+
+
+class SchemaNotEnabledError(KvledgerError):
+    """The log doesn't allow the version that this hook writes: readers may not understand it yet. The hook
+    waits until the operator enables it (`kvledger up` does so for a new log)."""
+
+    def __init__(self, record: str, version: int, enabled: int) -> None:
+        super().__init__(
+            f"the log enables {record} up to version {enabled}, this hook writes version {version}"
+        )
+        self.record = record
+        self.version = version
+        self.enabled = enabled
 
 
 class ControlAppender(Protocol):
@@ -81,10 +97,14 @@ class Registrar:
     ) -> Epoch:
         """A new epoch with its own key, which this process' registry has installed when this returns.
 
-        Raises RegistrationError, SignatureError without an enrolment key, LogUnavailableError: then the
-        log may hold the registration all the same, and a later attempt, a new epoch, supersedes it.
+        Raises SchemaNotEnabledError before anything is written, RegistrationError, SignatureError without
+        an enrolment key, LogUnavailableError: then the log may hold the registration all the same, and a
+        later attempt, a new epoch, supersedes it.
         """
         registry = self._follower.registry
+        enabled = registry.schema.get("event_batch", 0)
+        if enabled < EVENT_BATCH_VERSION:
+            raise SchemaNotEnabledError("event_batch", EVENT_BATCH_VERSION, enabled)
         signer = Signer.from_seed(self._entropy(32))
         body = Registered(
             worker=worker,
@@ -96,7 +116,7 @@ class Registrar:
             endpoint=endpoint,
             model=model,
         )
-        appended = await self._writer.append(body)
+        appended = await guarded(self._writer.append(body))
         if not await self._follower.wait_for(appended.offset, self._timeout_s):
             raise RegistrationError(worker, rank, "kv.control could not be followed in time")
         stream = StreamKey(worker, rank, body.epoch)

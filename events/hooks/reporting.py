@@ -61,6 +61,7 @@ class Reporting:
         monotonic_s: Callable[[], float],
     ) -> None:
         self.epochs = 0
+        self.why_not_open = ""
         self._hook = hook
         self._registrar = registrar
         self._room = room
@@ -114,10 +115,12 @@ class Reporting:
             epoch = await self._hook.register_epoch(self._registrar)
         except KvledgerError as error:
             LOG.warning("no epoch yet: %s", error)
+            self.why_not_open = str(error)
             return False
         if epoch is None or self._needed.is_set() or not self._hook.open_epoch(epoch):
             return False
         self.epochs += 1
+        self.why_not_open = ""
         self._opened_at_s = self._monotonic_s()
         self._open.set()
         return True

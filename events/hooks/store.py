@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from events.fold.state import older
 from events.hooks.engine_event import BlockStored
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook
@@ -16,12 +17,13 @@ _MAX_SESSION_CHARS = 200
 
 class StoreReader:
     """Applies stores to the tables. `computes_all`: whatever appears on the GPU was computed there, as there
-    is no connector that could have loaded it."""
+    is no connector that could have loaded it. `foreign`: domains in which anything else has appeared."""
 
     def __init__(self, holders: HolderBook, hashes: HashMap, *, computes_all: bool) -> None:
         self._holders = holders
         self._hashes = hashes
         self._computes_all = computes_all
+        self.foreign: set[str] = set()
 
     def read(
         self,
@@ -43,12 +45,13 @@ class StoreReader:
         if session is not None and len(session) > _MAX_SESSION_CHARS:
             session = None
         if self._computes_all and table.holder.tier is Tier.GPU:
-            self._put(draft, table, nodes, admitted_after, Lineage.PREFILL, session)
+            self._put(draft, table, nodes, admitted_after, Lineage.PREFILL, True, session)
             return
         for node in nodes:
             source = self._source(table, node)
             lineage = Lineage.ONLOAD if source and table.holder.tier is Tier.GPU else Lineage.UNKNOWN
-            self._put(draft, table, [node], source.admitted_after if source else None, lineage, session)
+            provenance = (source.admitted_after, source.computed) if source else (None, False)
+            self._put(draft, table, [node], provenance[0], lineage, provenance[1], session)
 
     def _source(self, table: Table, node: Node) -> Copy | None:
         """A copy of the same block in another tier, where this one may come from."""
@@ -66,6 +69,7 @@ class StoreReader:
         nodes: Sequence[Node],
         admitted_after: int | None,
         lineage: Lineage,
+        computed: bool,
         session: str | None,
     ) -> None:
         copies, hashes, holder = table.copies, self._hashes, table.holder
@@ -76,15 +80,17 @@ class StoreReader:
             block = node.block
             copy = copies.get(block)
             if copy is None and (not block or table.nameless):
-                copy = self._find_nameless(table, node, admitted_after, lineage)
+                copy = self._find_nameless(table, Copy(node, admitted_after, lineage, computed))
                 if not block:
                     run = None
                     continue
             admitted = admitted_after
             chain = node.chain
             assert chain is not None
+            if not computed:
+                self.foreign.add(chain.domain)
             if copy is None:
-                copies[block] = Copy(node, admitted_after, lineage)
+                copies[block] = Copy(node, admitted_after, lineage, computed)
                 holder.certain += 1
                 hashes.use(node)
                 if fresh and fresh_domain != chain.domain:
@@ -96,6 +102,7 @@ class StoreReader:
                 admitted = older(copy.admitted_after, admitted_after)
                 unchanged = copy.certain and admitted == copy.admitted_after
                 copy.admitted_after = admitted
+                copy.computed = copy.computed and computed
                 table.announce_again(copy, node, hashes)
                 if unchanged:
                     run = None
@@ -123,24 +130,24 @@ class StoreReader:
             for watched in table.added:
                 watched.extend(fresh)
 
-    def _find_nameless(
-        self, table: Table, node: Node, admitted_after: int | None, lineage: Lineage
-    ) -> Copy | None:
+    def _find_nameless(self, table: Table, landed: Copy) -> Copy | None:
         """Counts a hash without id; or, for one that has its id only now, ends the count and returns a copy
         made from it, so that its age and bound go on."""
+        node = landed.node
         old = table.nameless.get(node.hash)
         if not node.block:
             if old is None:
-                table.add_nameless(node, admitted_after, lineage, self._hashes)
+                table.add_nameless(landed, self._hashes)
             else:
-                old.admitted_after = older(old.admitted_after, admitted_after)
+                old.admitted_after = older(old.admitted_after, landed.admitted_after)
+                old.computed = old.computed and landed.computed
                 table.announce_again(old, old.node, self._hashes)
             return None
         if old is None:
             return None
         table.end(old, self._hashes)
         assert node.chain is not None
-        copy = Copy(node, old.admitted_after, old.lineage)
+        copy = Copy(node, old.admitted_after, old.lineage, old.computed)
         copy.bound, copy.certain = old.bound, False
         table.copies[node.block] = copy
         table.tally(node.chain.domain).add([node.block])
@@ -148,8 +155,3 @@ class StoreReader:
             watched.append(node.block)
         self._hashes.use(node)
         return copy
-
-
-def older(left: int | None, right: int | None) -> int | None:
-    """The older of two provenances; unknown is oldest."""
-    return None if left is None or right is None else min(left, right)

@@ -28,8 +28,10 @@ from events.model.control import (
     DomainScope,
     Genesis,
     Granted,
+    SchemaEnabled,
     Scope,
 )
+from events.model.part import Ack
 from events.model.signal import Beacon, Echo, RankPulse, ResyncRequested
 from events.signing import Signer, verify
 from events.topic import EVENTS, PULSE, SIGNALS, TopicNames
@@ -63,6 +65,7 @@ class HookLog:
     pulses: dict[tuple[str, int], RankPulse] = field(default_factory=dict)
     registry: Registry = field(default_factory=lambda: Registry(verify))
     unreadable: int = 0
+    enables: bool = True
 
     def __post_init__(self) -> None:
         self.connection = KafkaConnection(self.bootstrap, TopicNames(self.prefix))
@@ -99,7 +102,7 @@ class HookLog:
         await self.writer.stop()
 
     async def begin(self) -> None:
-        """Genesis, grants, domains."""
+        """Genesis, grants, domains, and the version that hooks write."""
         operator = SIGNERS[Role.OPERATOR].public_key
         await self.writer.append(Genesis(log="log-1", operator_key=operator, partitions=PARTITIONS))
         for role in Role:
@@ -108,6 +111,8 @@ class HookLog:
                 await self.writer.append(grant)
         for domain in DOMAINS:
             await self.writer.append(DomainCreated(domain=domain, tenant=domain))
+        if self.enables:
+            await self.writer.append(SchemaEnabled(record="event_batch", version=1))
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -130,6 +135,25 @@ class HookLog:
             return None
         alias = self.keyring[domain].alias(worker, rank, state.epoch_no)
         return state.standings.get((alias, number))
+
+    def told(self, worker: str, domain: str, number: int) -> list[int]:
+        """How many old copies each ack of the current stream said are left of the request, in order."""
+        state = self.current(worker)
+        if state is None:
+            return []
+        alias = self.keyring[domain].alias(worker, state.key.rank, state.epoch_no)
+        batches = [decode_batch(record.value) for record in self.records]
+        return [
+            standing.old_left
+            for batch in batches
+            if batch.header.stream == state.key
+            for part in batch.parts
+            if part.alias == alias
+            for event in part.events
+            if isinstance(event, Ack)
+            for standing in event.requests
+            if standing.request == number
+        ]
 
     def discharged(self, worker: str, domain: str, number: int, rank: int = 0) -> bool:
         standing = self.standing(worker, domain, number, rank)

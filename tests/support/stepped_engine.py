@@ -46,11 +46,13 @@ class SteppedEngine:
         self.removed: list[EngineHash] = []
         self._running: list[tuple[Running, int]] = []
 
-    def stream(self) -> EngineStream:
-        config = EngineConfig(
+    def config(self) -> EngineConfig:
+        return EngineConfig(
             removal=self.capability, admission_known=True, content=PROFILE, block_bytes=(100,)
         )
-        return EngineStream(self.worker, self.rank, self.keyring, config)
+
+    def stream(self) -> EngineStream:
+        return EngineStream(self.worker, self.rank, self.keyring, self.config())
 
     async def start(self, host: HookHost, stream: EngineStream | None = None) -> Hook:
         identity = HookIdentity(self.worker, self.rank)

@@ -45,6 +45,7 @@ async def bridged(
     life_file: Path | None = None,
     replay: bool = True,
     delete: bool = False,
+    connectors: tuple[str, ...] = (),
 ) -> AsyncIterator[Hook]:
     """A bridge as `kvledger bridge` composes it."""
     http = EngineHttp(engine.http_url) if delete else None
@@ -55,7 +56,7 @@ async def bridged(
     ):
         bridge = Bridge(source, http=http, life_file=LifeFile(life_file) if life_file else None)
         attachment = await bridge.attach(5.0)
-        config = EngineConfig(removal=bridge.capability, content=PROFILE)
+        config = EngineConfig(removal=bridge.capability, content=PROFILE, connectors=connectors)
         stream = EngineStream("w0", 0, log.keyring, config)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         hook = host.make(HookIdentity("w0"), attachment.life, bridge, stream)
@@ -76,6 +77,11 @@ async def confirmed(log: HookLog) -> None:
     """Waits until a beacon written now is echoed, so that readers have all that was published before it."""
     beacon = await log.beacon()
     await until(lambda: log.echoed("w0", beacon))
+
+
+def clears(log: HookLog) -> int:
+    """Clears of the whole GPU that readers have seen."""
+    return sum(b'"type":"cleared"' in record.value for record in log.records)
 
 
 def held(engine: FakeEngine) -> int:
@@ -214,6 +220,46 @@ async def test_a_deletion_is_a_reset_seen_on_the_wire_and_then_acked(
         await confirmed(log)
         assert len(log.copies("w0")) == 2
         assert log.discharged("w0", "acme", number)
+
+
+async def test_a_reset_discharges_nothing_while_another_tier_holds_copies(
+    log: HookLog, engine: FakeEngine
+) -> None:
+    async with bridged(log, engine, delete=True):
+        await engine.complete(tokens(1, 2))
+        await confirmed(log)
+        await engine.store(tokens(1), medium="CPU")
+        await confirmed(log)
+        assert len(log.copies("w0", holder="cpu")) == 1
+        number = await log.delete("default")
+        await until(lambda: (one := log.standing("w0", "default", number)) is not None and bool(one.refused))
+        standing = log.standing("w0", "default", number)
+        assert standing is not None
+        assert standing.refused == "no_delete_path"
+        assert log.told("w0", "default", number) == [1]
+        assert (len(log.copies("w0")), len(log.copies("w0", holder="cpu"))) == (0, 1)
+        before = clears(log)
+        await log.delete("default")
+        await until(lambda: clears(log) > before)
+        await engine.restart()
+        await engine.complete(tokens(2))
+        await until(lambda: log.discharged("w0", "default", number))
+
+
+async def test_a_copy_that_a_connector_brings_back_ends_the_discharge_until_it_is_gone(
+    log: HookLog, engine: FakeEngine
+) -> None:
+    async with bridged(log, engine, delete=True, connectors=("store",)):
+        await engine.complete(tokens(1))
+        number = await log.delete("default")
+        await until(lambda: log.discharged("w0", "default", number))
+        before = clears(log)
+        back = await engine.store(tokens(7))
+        await until(lambda: not log.discharged("w0", "default", number))
+        await engine.remove(back)
+        await until(lambda: log.discharged("w0", "default", number))
+        assert log.told("w0", "default", number) == [0, 1, 0]
+        assert clears(log) == before
 
 
 async def test_a_reset_waits_for_running_requests_and_says_so(log: HookLog, engine: FakeEngine) -> None:

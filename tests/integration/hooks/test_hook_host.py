@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,16 @@ from events.chain import sha256
 from events.codec import decode_batch
 from events.fold.change import Outcome
 from events.hooks.emitter import EmitterLimits
+from events.hooks.engine_event import EngineHash
+from events.hooks.engine_port import RemovalResult
+from events.hooks.engine_stream import EngineStream
+from events.hooks.hook import HookIdentity
 from events.hooks.host import HookHost, HostPace, NoGenesisError
 from events.ids import Basis, CopyState, Inventory, Role, StreamKey, StreamStatus
-from events.kafka.connection import KafkaConnection
+from events.kafka.connection import KafkaConnection, LogTruncatedError
 from events.kafka.topic_admin import TopicAdmin
 from events.keyring import load_keyring, with_domain
-from events.model.control import DomainCreated, Fenced, HoldReleased, HoldSet
+from events.model.control import DomainCreated, Fenced, HoldReleased, HoldSet, SchemaEnabled
 from events.model.part import SnapshotEnd, Statement
 from events.signing import verify
 from events.topic import TopicNames
@@ -316,6 +322,118 @@ async def test_a_domain_that_is_added_to_the_ring_later_counts_at_once(log: Hook
         number = await log.delete("late")
         await until(lambda: log.discharged("w0", "late", number))
         assert engine.truth() == 0
+
+
+async def test_an_old_copy_that_lands_late_is_told_removed_and_told_again(
+    log: HookLog, host: HookHost
+) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    await engine.start(host)
+    engine.serve("acme", [1, 2])
+    number = await log.delete("acme")
+    later = await log.delete(engine.ids("acme", [8]))
+    await until(lambda: log.discharged("w0", "acme", number) and log.discharged("w0", "acme", later))
+    before = len(log.told("w0", "acme", number))
+    # Nobody knows when this was admitted, as with what a connector brings back.
+    engine.engine.admit(engine.engine.plan(engine._request("acme", [1, 2, 3], 0)))
+    engine.step(None)
+    await until(lambda: len(log.told("w0", "acme", number)) > before + 1)
+    assert log.told("w0", "acme", number)[before:] == [3, 0]
+    assert set(log.told("w0", "acme", later)) == {0}
+    await applied(log, engine)
+    assert log.copies("w0") == set()
+    assert engine.truth() == 0
+
+
+async def test_a_destroyed_domain_leaves_the_stream_whole_and_its_copies_unassigned(
+    log: HookLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "keyring.json"
+    path.write_text("")
+    for domain in DOMAINS:
+        path.write_text(with_domain(path.read_text(), domain, sha256(domain.encode())))
+    async with HookHost(log.connection, load_keyring(path), SIGNERS[Role.ENROLMENT]) as host:
+        engine = SteppedEngine("w0", log.keyring)
+        hook = await engine.start(host, EngineStream("w0", 0, host.keyring, engine.config()))
+        engine.serve("acme", [1, 2, 3])
+        engine.serve("beta", [1, 2])
+        await applied(log, engine)
+        assert len(log.copies("w0")) == 5
+        ring_without = json.loads(path.read_text())
+        del ring_without["domains"]["acme"]
+        path.write_text(json.dumps(ring_without))
+        await until(lambda: log.state(_stream(engine)).holders["gpu"].unassigned == 3)
+        engine.serve("acme", [1, 2, 3, 4, 5])
+        engine.serve("beta", [1, 2, 3])
+
+        async def whole() -> None:
+            beacon = await log.beacon()
+            await until(lambda: log.echoed("w0", beacon))
+            await applied(log, engine)
+            state = log.state(_stream(engine))
+            assert (state.status, state.fault) == (StreamStatus.LIVE, "")
+            (pulsed,) = log.pulses["w0", 0].checksums
+            assert pulsed.count == len(log.copies("w0")) == 3
+            assert int.from_bytes(pulsed.checksum) == sum(map(int.from_bytes, log.copies("w0"))) % (1 << 128)
+            assert state.holders["gpu"].unassigned == 5
+
+        await whole()
+        assert log.outcomes[Outcome.GAP] == 0
+        hook.new_epoch()
+        await whole()
+        number = await log.delete("beta")
+        await until(lambda: log.discharged("w0", "beta", number))
+        assert engine.truth() == 0
+
+
+async def test_a_hook_waits_until_the_log_enables_the_version_that_it_writes(
+    kafka: str, topic_prefix: str
+) -> None:
+    async with (
+        HookLog(kafka, topic_prefix, enables=False) as log,
+        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as host,
+    ):
+        engine = SteppedEngine("w0", log.keyring)
+        engine.hook = await host.add(HookIdentity("w0"), engine.engine.life, engine, engine.stream())
+        reporting = engine.hook.reporting
+        await until(lambda: "event_batch" in reporting.why_not_open)
+        assert not log.registry.registrations
+        await log.writer.append(SchemaEnabled(record="event_batch", version=1))
+        assert await engine.hook.opened(15)
+        assert reporting.why_not_open == ""
+
+
+async def test_a_truncated_control_log_ends_all_pulses_and_is_told(log: HookLog) -> None:
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as host:
+        engine = SteppedEngine("w0", log.keyring)
+        await engine.start(host)
+        await until(lambda: ("w0", 0) in log.pulses)
+        # As if what this process has read had been cut off the log.
+        host.registry.next_offset += 100
+        error = await asyncio.wait_for(host.failure(), 15)
+        assert isinstance(error, LogTruncatedError)
+        assert host.failed is error
+        sent = host._pulser.sent
+        engine.serve("acme", [1])
+        await asyncio.wait_for(engine.hook._services.emitter.flush(10), 10)
+        assert host._pulser.sent == sent
+
+
+async def test_a_hook_that_lost_a_task_stops_pulsing(log: HookLog) -> None:
+    class Broken(SteppedEngine):
+        async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+            raise ZeroDivisionError
+
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as host:
+        broken, well = Broken("w0", log.keyring), SteppedEngine("w1", log.keyring)
+        await broken.start(host)
+        await well.start(host)
+        broken.serve("acme", [1])
+        number = await log.delete("acme")
+        assert isinstance(await asyncio.wait_for(host.failure(), 15), ZeroDivisionError)
+        assert broken.hook.pulse() is None
+        await until(lambda: log.discharged("w1", "acme", number))
+        assert well.hook.pulse() is not None
 
 
 async def test_statements_agree_with_the_fold(log: HookLog) -> None:

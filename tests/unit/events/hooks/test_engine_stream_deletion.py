@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from events.hooks.deletion_scope import ScopedCopy, is_old, must_reject
+from events.hooks.deletion_scope import ScopedCopy, is_old
+from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import (
     NO_EXTRA_KEYS,
+    AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     EngineHash,
@@ -14,7 +19,8 @@ from events.hooks.engine_event import (
     ExtraKeys,
 )
 from events.identity import make_salt, pack_tokens, profile_digest, root_parent
-from events.ids import InvalidateReason, Lineage
+from events.ids import InvalidateReason
+from events.keyring import load_keyring
 from events.model.control import DomainScope, IdsScope, PrefixScope, ProfileScope, SubjectScope, TenantScope
 from events.model.part import BlockInvalidated
 from tests.support.folded_stream import CONTENT, RING, FoldedStream
@@ -177,9 +183,70 @@ def test_unknown_provenance_is_older_than_any_request() -> None:
     assert not is_old(5, 5)
 
 
-def test_landings_are_refused_by_age_and_new_work_never() -> None:
-    for lineage in (Lineage.TRANSFER, Lineage.ONLOAD, Lineage.RESTORE, Lineage.UNKNOWN):
-        assert must_reject(lineage, None, 5)
-        assert must_reject(lineage, 4, 5)
-        assert not must_reject(lineage, 5, 5)
-    assert not must_reject(Lineage.PREFILL, None, 5)
+def test_behind_a_barrier_only_what_was_computed_there_is_new() -> None:
+    assert not is_old(None, 5, computed=True, barrier=True)
+    assert is_old(None, 5, computed=True)
+    assert is_old(None, 5, barrier=True)
+    assert is_old(4, 5, barrier=True)
+    assert not is_old(5, 5, barrier=True)
+
+
+def test_a_reset_leaves_what_other_tiers_hold_and_what_they_bring_back() -> None:
+    folded = FoldedStream()
+    folded.events(stored(1, 2, salt=salt("acme")))
+    folded.events(stored(1, salt=salt("acme"), tier=EngineTier.CPU))
+    folded.events(AllBlocksCleared())
+    scope = DomainScope(domain="acme")
+    assert not folded.stream.inventory_known()
+    assert folded.stream.standing(REQUEST, scope, ["acme"], {})["acme"].old_left == 1
+
+
+def test_what_a_connector_loads_is_old_behind_a_barrier_and_what_is_computed_is_not() -> None:
+    scope = DomainScope(domain="acme")
+    for connectors, left in (((), 0), (("store",), 2)):
+        folded = FoldedStream(EngineConfig(content=CONTENT, connectors=connectors))
+        folded.events(stored(1, 2, salt=salt("acme")))
+        standing = folded.stream.standing(REQUEST, scope, ["acme"], {}, barrier=True)["acme"]
+        assert standing.old_left == left
+        assert folded.stream.foreign_landings() == ({"acme"} if connectors else set())
+        assert folded.stream.foreign_landings() == set()
+
+
+def test_an_offloaded_copy_is_as_new_as_the_one_that_it_was_made_from() -> None:
+    folded = FoldedStream()
+    folded.events(stored(1, salt=salt("acme")))
+    folded.events(
+        stored(1, salt=salt("acme"), tier=EngineTier.CPU), stored(5, salt=salt("acme"), tier=EngineTier.CPU)
+    )
+    old = list(folded.stream.old(REQUEST, DomainScope(domain="acme"), ["acme"], barrier=True))
+    assert [(copy.hash, copy.holder) for copy in old] == [(h(5), "cpu")]
+
+
+def test_copies_of_a_domain_whose_keys_are_gone_count_as_unassigned_and_the_stream_stays_whole(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ring.json"
+    secrets = {name: name.encode().ljust(32, b".").hex() for name in ("default", "acme")}
+    path.write_text(json.dumps({"domains": secrets}))
+    folded = FoldedStream(ring=load_keyring(path))
+    folded.ring = RING
+    folded.events(stored(1, 2, 3, salt=salt("acme")), stored(11, 12))
+    folded.events(stored(1, salt=salt("acme"), tier=EngineTier.CPU))
+    assert folded.stream.retire() is None
+    del secrets["acme"]
+    path.write_text(json.dumps({"domains": secrets}))
+    retired = folded.stream.retire()
+    assert retired is not None
+    folded.take(retired)
+    assert folded.stream.orphan_counts() == (0, 4)
+    assert set(folded.copies()) == set(ids(11, 12))
+    # What the engine says of them from now on is of hashes without id, also behind them in the chain.
+    translation = folded.events(stored(4, parent=3), stored(1, 2, salt=salt("acme")), removed(2))
+    assert not translation.parts
+    assert folded.stream.orphan_counts() == (0, 5)
+    folded.events(removed(2))
+    assert folded.stream.orphan_counts() == (0, 4)
+    folded.snapshot()
+    assert folded.stream.retire() is None
+    folded.remove([h(1), h(3), h(4)], REQUEST)
+    assert folded.stream.orphan_counts() == (0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from events.fold.registry import Registry
-from events.hooks.obligation import Obligations
+from events.hooks.obligation import Obligation, Obligations
 from events.ids import InvalidateReason, Role
 from events.model.control import (
     AuditNonce,
@@ -15,7 +15,7 @@ from events.model.control import (
     InvalidationRequested,
     TenantScope,
 )
-from events.model.part import Ack, Refused
+from events.model.part import Ack, Refused, RequestStanding
 from events.signing import verify
 from tests.support.log import ControlLog
 
@@ -43,12 +43,26 @@ class Owed:
         return number
 
     def acked(self, *domains: str, nonce: int | None = None) -> dict[str, list[int]]:
-        acks = self.obligations.acks(domains, 0, 0, nonce)
-        found = {}
-        for domain, (ack,) in acks.items():
+        """Numbers that the acks discharge, by domain."""
+        return {
+            domain: [number for number, left in standings.items() if left == 0]
+            for domain, standings in self.standings(*domains, nonce=nonce).items()
+        }
+
+    def standings(self, *domains: str, nonce: int | None = None, left: int = 0) -> dict[str, dict[int, int]]:
+        """What the acks say is left, by domain and number; each undischarged order finds `left` copies."""
+
+        def count(one: Obligation) -> dict[str, RequestStanding]:
+            return {
+                domain: RequestStanding(request=one.number, removed=0, old_left=left)
+                for domain in self.obligations.domains(one)
+            }
+
+        found: dict[str, dict[int, int]] = {}
+        for domain, (ack, *_) in self.obligations.acks(domains, count, 0, 0, nonce).items():
             assert isinstance(ack, Ack)
-            assert all(request.old_left == 0 for request in ack.requests)
-            found[domain] = [request.request for request in ack.requests]
+            assert ack.nonce == nonce
+            found[domain] = {request.request: request.old_left for request in ack.requests}
         return found
 
 
@@ -69,12 +83,13 @@ def test_a_tenants_order_covers_all_its_domains_also_those_made_later() -> None:
     assert owed.obligations.domains(one) == ["acme", "acme/alice"]
 
 
-def test_an_ack_lists_every_discharged_order_of_its_domain_and_no_other() -> None:
+def test_an_ack_lists_every_order_of_its_domain_and_says_0_only_of_the_discharged() -> None:
     owed = Owed()
     first, second, other = owed.delete("acme"), owed.delete("acme"), owed.delete("beta")
     for one in owed.obligations.installed():
         one.discharged = one.number != second
-    assert owed.acked("acme", "beta") == {"acme": [first], "beta": [other]}
+    assert owed.standings("acme", "beta", left=7) == {"acme": {first: 0, second: 7}, "beta": {other: 0}}
+    assert owed.standings("acme") == {"acme": {first: 0, second: 1}}
     owed.obligations.installed()[1].discharged = True
     assert owed.acked("acme") == {"acme": [first, second]}
 
@@ -101,6 +116,26 @@ def test_a_refusal_is_said_once_and_a_final_one_closes_the_order() -> None:
     assert owed.obligations.open() == []
     owed.obligations.new_epoch()
     assert len(owed.obligations.open()) == 1
+
+
+def test_an_ack_repeats_the_refusal_of_an_order_that_it_lists() -> None:
+    owed = Owed()
+    first, second = owed.delete("acme"), owed.delete("acme")
+    one, other = owed.obligations.installed()
+    one.discharged = True
+    owed.obligations.refusals([other], "no_delete_path", "end the engine")
+    _, refused = owed.obligations.acks(["acme"], lambda _: {}, 0, 0)["acme"]
+    assert refused == Refused(request=second, reason="no_delete_path", cure="end the engine")
+    assert first != second
+
+
+def test_only_orders_of_the_domain_in_which_something_landed_are_looked_at_again() -> None:
+    owed = Owed()
+    owed.delete("acme"), owed.delete("beta")
+    acme, beta = owed.obligations.installed()
+    acme.discharged = beta.discharged = True
+    assert owed.obligations.suspect({"acme"}) == [acme]
+    assert owed.obligations.suspect(set()) == []
 
 
 def test_a_life_born_after_an_order_owes_nothing_for_it() -> None:
