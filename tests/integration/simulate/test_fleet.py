@@ -121,11 +121,15 @@ async def test_a_lost_record_is_repaired_by_a_snapshot(settings: Settings) -> No
         await check(settings, fleet, names)
 
 
-async def test_a_deletion_empties_its_tenant_and_nobody_else(settings: Settings) -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["first life", "after a restart"])
+async def test_a_deletion_empties_its_tenant_and_nobody_else(settings: Settings, restarted: bool) -> None:
     async with running_fleet(settings, PLAN, TENANTS) as fleet:
         names = Names(fleet)
         requests = generate(WORK)
         await serve(fleet, names, islice(requests, 200))
+        if restarted:
+            await fleet.restart(fleet.workers[0])
+            await serve(fleet, names, islice(generate(WORK), 50))
         others = {
             worker.name: {
                 names.ids[key]
