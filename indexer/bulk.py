@@ -6,6 +6,7 @@ For the small tables only; copies go through arrays (`indexer.copy_sql`).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,8 +14,10 @@ from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.compiler import IdentifierPreparer
 
+from indexer.database import REFUSED
 from indexer.tables import Base
 
+log = logging.getLogger(__name__)
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _quote = IdentifierPreparer(_DIALECT).quote
 
@@ -85,3 +88,18 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_nul(name): _without_nul(item) for name, item in value.items()}
     return value
+
+
+async def insert(connection: Any, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Runs a statement of `upsert` inside the caller's transaction. Rows that PostgreSQL can't hold are left out
+    and reported, found by halving: one of them must not stop all others."""
+    try:
+        async with connection.transaction():
+            await connection.execute(sql, encode(rows))
+    except REFUSED as error:
+        if len(rows) == 1:
+            log.error("a row can't be stored: %s", type(error).__name__, extra={"action": "row_unstorable"})
+            return
+        half = len(rows) // 2
+        await insert(connection, sql, rows[:half])
+        await insert(connection, sql, rows[half:])

@@ -34,7 +34,7 @@ from events.model.control import (
 from events.signing import verify
 from events.topic import AUDIT, CONTROL, QUOTA, Topic
 from indexer import control_sql
-from indexer.bulk import encode
+from indexer.bulk import encode, insert
 from indexer.control_row import (
     checkpoint_row,
     deletion_row,
@@ -260,7 +260,7 @@ class _Active:
                 raise LeaseLostError(name, 0, self._terms[name])
             for sql, rows in statements:
                 if rows:
-                    await self._connection.execute(sql, encode(rows))
+                    await insert(self._connection, sql, rows)
             if topic is CONTROL:
                 await self._connection.execute(control_sql.NAME_OWNERS)
         self._offsets[name] = next_offset

@@ -8,9 +8,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from events.fold.registry_state import Domain
 from events.ids import StreamKey, StreamStatus
 from events.model.part import HolderDeclared, Opened
+from indexer import control_sql
 from indexer.applier import UNSTORABLE, Applier
+from indexer.bulk import insert
+from indexer.control_row import domain_row
 from indexer.delta import Delta
 from indexer.postgres_store import PostgresStore
 from indexer.store import StoreRefusedError
@@ -104,3 +108,15 @@ async def test_what_the_client_can_not_even_send_is_refused_too(store: PostgresS
         await store.write(lease, Delta(0, 1 << 63, b"", 0))
     await store.write(lease, Delta(0, 1, b"", 0))
     assert (await store.claim(TOPIC, 0)).next_offset == 1
+
+
+async def test_control_row_that_can_not_be_held_stops_no_other(connection: Any) -> None:
+    rows = [
+        domain_row(Domain(name, "acme", False, offset))
+        for offset, name in enumerate(["a", "b", "too-long", "c", "d"])
+    ]
+    await connection.execute("ALTER TABLE domain ADD CHECK (length(name) <= 3)")
+    async with connection.transaction():
+        await insert(connection, control_sql.DOMAIN, rows)
+    names = [row["name"] for row in await connection.fetch("SELECT name FROM domain ORDER BY name")]
+    assert names == ["a", "b", "c", "d"]
