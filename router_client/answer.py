@@ -34,14 +34,14 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     `now_ns` is the reader's monotonic clock that counts suspended time, `wall_ms` its wall clock, for people
     only. The caller has checked that the requester may read the domain.
     """
-    early = _not_yet(view, query)
+    early = not_yet(view, query)
     if early is not None:
         return early
     keys = view.keyring.get(query.domain)
     if keys is None:
         return problem(ProblemKind.FORBIDDEN, "no such domain for this caller", field="domain")
     eligible, others = survey(view, query, now_ns)
-    if not _choose_profiles(view, query, keys, eligible):
+    if not choose_profiles(view, query, keys, eligible):
         if not view.caught_up:
             return problem(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=500)
         return problem(
@@ -81,7 +81,8 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     )
 
 
-def _not_yet(view: LocalView, query: Query) -> Problem | None:
+def not_yet(view: LocalView, query: Query) -> Problem | None:
+    """Why nothing can be said at all: before kv.control is read, below the floor, ahead of this replica."""
     log = view.registry.log
     if not log or view.control_current_ns() is None:
         return problem(ProblemKind.INDEX_UNAVAILABLE, "kv.control is still being read", retry_after_ms=500)
@@ -107,7 +108,7 @@ def _not_yet(view: LocalView, query: Query) -> Problem | None:
     return None
 
 
-def _choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: list[Standing]) -> bool:
+def choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: list[Standing]) -> bool:
     """Gives every standing its matching profiles; false if nobody has declared the profile, also earlier, and
     no worker is registered under that model."""
     by_id = len(query.profile) == PROFILE_ID_LENGTH and query.adapter is None

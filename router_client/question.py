@@ -122,7 +122,7 @@ class Question:
                 return None
             chains: dict[int, Chain] = {}
             for size in layout.block_sizes:
-                chain = self._chain(declared.id, size)
+                chain = self.chain(declared.id, size)
                 if chain is None or isinstance(chain, Problem):
                     return chain
                 chains[size] = chain
@@ -145,7 +145,7 @@ class Question:
     def _simple(self, stream: StreamView, layout: Layout, declared: ProfileState) -> Reach | Problem | None:
         """`_reach` for the most frequent stream: one full-attention group on one tier."""
         size = layout.block_sizes[0]
-        chain = self._chain(declared.id, size)
+        chain = self.chain(declared.id, size)
         if not isinstance(chain, Chain):
             return chain
         held = chain.leading.get(layout.all_bits, 0) * size
@@ -172,7 +172,8 @@ class Question:
         held = self._view.index.resident_run(chain.ids, bit)
         return GroupReach(group.kind, group.block_tokens, group.window, held=held)
 
-    def _chain(self, profile: ProfileId, block_tokens: int) -> Chain | Problem | None:
+    def chain(self, profile: ProfileId, block_tokens: int) -> Chain | Problem | None:
+        """The question's blocks under a profile, hashed once; None above the limit of chains."""
         known = self._chains.get((profile, block_tokens))
         if known is not None:
             return known

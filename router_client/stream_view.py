@@ -49,6 +49,10 @@ class Layout:
     plain: bool
     """Whether one full-attention group is all there is."""
 
+    def all_bits_of(self, group: int) -> list[int]:
+        """The group's bits, one per cumulative level."""
+        return [bit for (number, _), bit in self.bits.items() if number == group]
+
 
 def holders_signature(state: StreamState) -> tuple[object, ...]:
     """What a layout is made from; an equal signature means an equal layout."""

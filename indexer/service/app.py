@@ -69,7 +69,7 @@ class LookupService:
         self._endpoint = LookupEndpoint(
             config, self.view, self.feed, self.metrics, monotonic_ns=monotonic_ns, wall_ms=wall_ms
         )
-        self._plane = make_plane(config, self.view, self.feed, self.desk, self.metrics)
+        self._plane = make_plane(config, self.view, self.feed, self.desk, self.metrics, self._endpoint)
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
 

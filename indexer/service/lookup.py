@@ -102,7 +102,7 @@ class LookupEndpoint:
             raise fail(ProblemKind.TOO_LARGE, f"{len(request.lookups)} lookups", limit=self._config.max_batch)
         parts: list[bytes] = []
         for lookup in request.lookups:
-            query = self._settle(lookup, principal, None)
+            query = self.settle(lookup, principal, None)
             found = query if isinstance(query, Problem) else await self._answer(query)
             self._metrics.lookup(found, None)
             parts.append(found.model_dump_json(exclude_none=isinstance(found, Problem)).encode())
@@ -125,17 +125,17 @@ class LookupEndpoint:
         try:
             if media_type(scope) == BINARY_TYPE:
                 request: LookupRequest | BinaryQuery = _binary_query(scope["query_string"])
-                query = self._settle(request, principal, body)
+                query = self.settle(request, principal, body)
             else:
                 request = LookupRequest.model_validate_json(body)
-                query = self._settle(request, principal, None)
+                query = self.settle(request, principal, None)
         except ValidationError as error:
             raise ProblemError(unreadable(error)) from error
         if isinstance(query, Problem):
             raise ProblemError(query)
         return query
 
-    def _settle(
+    def settle(
         self, request: LookupRequest | BinaryQuery, principal: Principal, tokens: bytes | None
     ) -> Query | Problem:
         """Names the domain. One that is missing and one that isn't the caller's look alike."""

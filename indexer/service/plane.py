@@ -18,6 +18,7 @@ from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.feed import ViewFeed
 from indexer.service.holder import discharged_everywhere, holders_of, unread_domains
+from indexer.service.lookup import LookupEndpoint
 from indexer.service.metric import CONTENT_TYPE, Metrics
 from indexer.service.openapi import describe
 from indexer.service.order import (
@@ -27,11 +28,12 @@ from indexer.service.order import (
     Receipt,
     visible_to,
 )
+from router_client.explain import Explanation, explain
 from router_client.limit import MILLISECOND_NS
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.stream_view import StreamView
 from router_client.view import LocalView
-from router_client.wire import JSON_TYPE, PROBLEM_TYPE
+from router_client.wire import JSON_TYPE, PROBLEM_TYPE, LookupRequest
 
 B = TypeVar("B", bound=BaseModel)
 KINDS = {
@@ -46,7 +48,12 @@ KINDS = {
 
 
 def make_plane(
-    config: ServiceConfig, view: LocalView, feed: ViewFeed, desk: OrderDesk, metrics: Metrics
+    config: ServiceConfig,
+    view: LocalView,
+    feed: ViewFeed,
+    desk: OrderDesk,
+    metrics: Metrics,
+    endpoint: LookupEndpoint,
 ) -> FastAPI:
     """Routes over one view. `docs` pages are off: they would load from elsewhere."""
     app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
@@ -138,6 +145,17 @@ def make_plane(
         if not mine or tenant not in known:
             raise fail(ProblemKind.FORBIDDEN, "no such tenant for this caller")
         return _usage(view, tenant)
+
+    @app.post("/v1/explain", response_model=Explanation)
+    async def explained(request: Request) -> Explanation:
+        """Why each of `candidates` would be credited as it is: which block ends its match, and why. The body
+        is a lookup's."""
+        principal = caller(request)
+        query = endpoint.settle(await _read(request, LookupRequest), principal, None)
+        found = query if isinstance(query, Problem) else explain(view, query, feed.now_ns())
+        if isinstance(found, Problem):
+            raise ProblemError(found)
+        return found
 
     @app.post("/v1/deletions", status_code=201, response_model=Receipt)
     async def delete(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:

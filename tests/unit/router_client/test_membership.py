@@ -6,7 +6,7 @@ from events.ids import Role
 from events.model.batch import ControlPosition
 from events.model.control import DomainCreated, ExitAttested
 from router_client.limit import ViewLimits
-from tests.support.log import StreamBuilder, opened, stored
+from tests.support.log import StreamBuilder, declared, opened, stored
 from tests.support.reader_world import Hook, World, chain_of, lengths, reasons
 
 CHAIN = chain_of(range(640))
@@ -69,7 +69,8 @@ def test_strangers_copies_go_before_anybody_is_shed() -> None:
     for number in range(10):
         builder = stranger(number)
         world.deliver(builder.seal(opened()).value)
-        world.deliver(builder.seal(events=[stored(CHAIN[number : number + 2])]).value)
+        world.deliver(builder.seal(events=[declared(), stored(CHAIN[number : number + 2])]).value)
+    assert world.view.copies == 20
     hook = world.join()
     hook.store(CHAIN[:20])
     world.round(hook)
