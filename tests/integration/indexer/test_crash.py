@@ -42,6 +42,19 @@ async def positions(database: str, log: IndexerLog) -> dict[int, int]:
     return {row["partition"]: row["next_offset"] for row in rows}
 
 
+async def claimed(database: str, log: IndexerLog) -> bool:
+    """Whether what is sent from now on is nobody's rebuild."""
+    connection = await asyncpg.connect(database)
+    try:
+        count = await connection.fetchval(
+            "SELECT count(*) FROM partition_progress WHERE topic = $1 AND log_id <> ''",
+            log.connection.names.prefix + "kv.events",
+        )
+    finally:
+        await connection.close()
+    return bool(count == log.partitions)
+
+
 async def caught_up(database: str, log: IndexerLog) -> bool:
     return await positions(database, log) == {
         number: log.counts.get(number, 0) for number in range(log.partitions)
@@ -80,6 +93,7 @@ async def test_killed_indexer_goes_on_where_it_was(
     logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
     output = tmp_path / "indexer.log"
     processes.append(log.start("indexer", database, output))
+    await wait_until(lambda: claimed(database, log))
     for turn in range(3):
         for one in logs:
             await log.send(one.partition, [record.value for record in one.records(150)])
@@ -147,6 +161,7 @@ async def test_garbage_harms_no_other_stream_and_is_buried_whole(
     one = RandomLog(random.Random(5), partition=0)
     garbage = [b"", b"\xff\x00\xfe", b"{}", b"x" * 200_000, b'{"v":1}\n{"v":2}']
     processes.append(log.start("indexer", database, tmp_path / "indexer.log"))
+    await wait_until(lambda: claimed(database, log))
     for value in garbage:
         await log.send(0, [record.value for record in one.records(3)])
         await log.send(0, [value])
