@@ -16,15 +16,16 @@ from events.hooks.hook import HookIdentity
 from events.hooks.host import HookHost
 from events.ids import Capability, GroupKind, Role, Tier
 from events.kafka.connection import KafkaConnection
+from events.kafka.control import ControlWriter
 from events.keyring import KeyRing
 from events.model.part import Group
 from events.model.profile import ContentProfile
 from events.signing import Signer
-from kvledger.control import connection
-from kvledger.keyfile import load_signer
+from kvledger.control import connection, wall_ms
+from kvledger.keyfile import load_signers
 from kvledger.settings import Settings
 from kvledger.simulate.engine import SimEngine
-from kvledger.simulate.predecessor import ENDPOINT_SCHEME, attest_ended, only_simulation
+from kvledger.simulate.predecessor import ENDPOINT_SCHEME, attest_ended, exit_of, only_simulation
 from kvledger.simulate.prompt import DEFAULT_BLOCK_SIZE, Prompt, PromptPlanner
 from kvledger.simulate.tenant import ensure_tenants, salts
 from kvledger.simulate.trace import TraceRequest
@@ -96,6 +97,7 @@ class Fleet:
     host: HookHost
     ring: KeyRing
     salt_by_tenant: Mapping[str, str]
+    attester: ControlWriter
     workers: list[SimWorker] = field(default_factory=list)
     planner: PromptPlanner = field(init=False)
     slow_s: float = 0.0
@@ -129,12 +131,17 @@ class Fleet:
                 raise FleetError(f"an engine failed: {task.exception()!r}") from task.exception()
 
     async def restart(self, worker: SimWorker, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
-        """The worker's engine dies and starts again, empty; returns its new life once that is registered."""
+        """The worker's engine dies and starts again, empty; returns its new life once that is registered.
+
+        Whoever ran the old process attests its end, as a supervisor does.
+        """
         hook = worker.hook
         assert hook is not None
         self.truth.disturb(worker.name)
+        ended = worker.engine.life
         life = worker.crash()
         hook.restarted(life, ended=True)
+        await self.attester.append(exit_of(worker.name, ended, "the process that ran it has restarted it"))
         opened = await hook.opened(timeout_s)
         self.truth.calm(worker.name)
         if not opened:
@@ -247,22 +254,34 @@ async def running_fleet(settings: Settings, plan: FleetPlan, tenants: Iterable[s
     with only_simulation(settings.home):
         ring = await ensure_tenants(settings, names)
         await attest_ended(settings)
-        enrolment = load_signer(settings.home, Role.ENROLMENT)
-        async with opened_fleet(connection(settings), ring, enrolment, plan, names) as fleet:
+        signers = load_signers(settings.home, Role.ENROLMENT, Role.SUPERVISOR)
+        async with opened_fleet(connection(settings), ring, signers, plan, names) as fleet:
             yield fleet
 
 
 @asynccontextmanager
 async def opened_fleet(
-    at: KafkaConnection, ring: KeyRing, enrolment: Signer, plan: FleetPlan, tenants: Iterable[str]
+    at: KafkaConnection,
+    ring: KeyRing,
+    signers: Mapping[Role, Signer],
+    plan: FleetPlan,
+    tenants: Iterable[str],
 ) -> AsyncIterator[Fleet]:
-    """The same on given keys, whose domains exist in the log."""
+    """The same on given keys of the roles enrolment and supervisor, with domains that the log has."""
     if plan.workers < 1:
         raise ValueError("a fleet has at least one worker")
-    async with HookHost(at, ring, enrolment) as host:
-        fleet = Fleet(plan, Truth(time.monotonic_ns), host, ring, salts(ring, tenants))
+    async with HookHost(at, ring, signers[Role.ENROLMENT]) as host:
+        attester = ControlWriter(
+            at,
+            log=host.registry.log,
+            signers={Role.SUPERVISOR: signers[Role.SUPERVISOR]},
+            wall_ms=wall_ms,
+        )
+        await attester.start()
+        fleet = Fleet(plan, Truth(time.monotonic_ns), host, ring, salts(ring, tenants), attester)
         try:
             await fleet._open(plan.workers)
             yield fleet
         finally:
             await fleet._end()
+            await attester.stop()

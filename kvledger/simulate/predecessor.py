@@ -36,6 +36,11 @@ def only_simulation(home: Path) -> Iterator[None]:
         yield
 
 
+def exit_of(worker: str, life: str, evidence: str) -> ExitAttested:
+    """The attestation that a simulated engine life has ended."""
+    return ExitAttested(worker=worker, engine_life=life, attester="kvledger-simulate", evidence=evidence)
+
+
 async def attest_ended(settings: Settings) -> int:
     """Attests, as supervisor, that all simulated engine lives in the log have ended; how many were new.
 
@@ -52,12 +57,5 @@ async def attest_ended(settings: Settings) -> int:
     if missing:
         async with control_writer(settings, require_log(registry), Role.SUPERVISOR) as writer:
             for worker, life in missing:
-                await writer.append(
-                    ExitAttested(
-                        worker=worker,
-                        engine_life=life,
-                        attester="kvledger-simulate",
-                        evidence="the lock that its process held is free",
-                    )
-                )
+                await writer.append(exit_of(worker, life, "the lock that its process held is free"))
     return len(missing)
