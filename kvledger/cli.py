@@ -7,6 +7,7 @@ inside its commands, so that a hook-only install runs `kvledger bridge` and a mi
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -95,6 +96,8 @@ def make_app() -> typer.Typer:
 
 def main() -> NoReturn:
     """Runs the command line and exits with a documented code; never shows a traceback for our errors."""
+    # Kafka's client reports what a command reports better, in one line; services set their own level.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         make_app()(standalone_mode=True)
     except CommandError as error:

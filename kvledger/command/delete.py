@@ -14,6 +14,7 @@ from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
 
 if TYPE_CHECKING:
+    from events.fold.registry import Registry
     from events.model.control import Scope
 
 
@@ -135,6 +136,25 @@ def _usage(message: str) -> CommandError:
     return CommandError(message, advice="kvledger delete --help", exit_code=ExitCode.USAGE)
 
 
+def _check_known(scope: Scope, registry: Registry) -> None:
+    """A mistyped name would be a request that nothing can ever prove; the log takes no request back."""
+    from events.model.control import ProfileScope, SubjectScope, TenantScope
+
+    if isinstance(scope, ProfileScope):
+        return
+    if isinstance(scope, TenantScope):
+        name, known, kind = scope.tenant, {d.tenant for d in registry.domains.values()}, "tenant"
+    else:
+        name = f"{scope.domain}/{scope.subject}" if isinstance(scope, SubjectScope) else scope.domain
+        known, kind = set(registry.domains), "domain"
+    if name not in known:
+        raise CommandError(
+            f"there is no {kind} {name}",
+            advice=f"the log has {', '.join(sorted(known)[:10]) or 'none'}; kvledger domain list",
+            exit_code=ExitCode.USAGE,
+        )
+
+
 async def _write(scope: Scope, reason: str, deadline_s: int | None, key: str) -> dict[str, object]:
     from events.ids import Role
     from events.model.control import DeletionRequested
@@ -147,6 +167,7 @@ async def _write(scope: Scope, reason: str, deadline_s: int | None, key: str) ->
     async def write() -> dict[str, object]:
         registry = await read_registry(connection(settings))
         log = require_log(registry)
+        _check_known(scope, registry)
         known = registry.idempotency.get((principal, key))
         if known is not None:
             number, digest = known, registry.deletions[known].record_sha256

@@ -35,13 +35,9 @@ def add(
 
     Example: kvledger domain add acme --tenant acme
     """
-    from kvledger.keyfile import ensure_domain_secret
-
-    settings = load_settings()
     _check_name(domain)
     owner = tenant or domain.split("/")[0]
     _check_name(owner)
-    ensure_domain_secret(settings.home, domain)
     number = asyncio.run(_add(domain, owner, shared))
     document = {"domain": domain, "tenant": owner, "shared": shared, "number": number}
     if as_json:
@@ -107,17 +103,20 @@ async def _add(domain: str, tenant: str, shared: bool) -> int | None:
     from events.ids import Role
     from events.model.control import DomainCreated
     from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+    from kvledger.keyfile import ensure_domain_secret
 
     settings = load_settings()
 
     async def write() -> int | None:
         registry = await read_registry(connection(settings))
+        log = require_log(registry)
         known = registry.domains.get(domain)
         if known is not None:
             if known.tenant != tenant:
                 raise CommandError(f"{domain} belongs to tenant {known.tenant}")
             return None
-        async with control_writer(settings, require_log(registry), Role.CONTROL) as writer:
+        ensure_domain_secret(settings.home, domain)
+        async with control_writer(settings, log, Role.CONTROL) as writer:
             done = await writer.append(DomainCreated(domain=domain, tenant=tenant, shared=shared))
         return done.offset
 
