@@ -27,6 +27,11 @@ from router_client.wire import (
 
 PROFILE_ID_LENGTH = 64
 
+UNDECLARED = (
+    "no worker has declared it in this domain: compare its name and the domain with /v1/workers; a worker whose "
+    "bridge is still opening is listed there as unopened, so ask again in a moment"
+)
+
 
 def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer | Problem:
     """What the view knows of the prefix within the caller's bound, or why it says nothing.
@@ -44,9 +49,7 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     if not choose_profiles(view, query, keys, eligible):
         if not view.caught_up:
             return problem(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=500)
-        return problem(
-            ProblemKind.PROFILE_UNKNOWN, "no worker has declared it in this domain", field="profile"
-        )
+        return problem(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="profile")
     included = [standing for standing in eligible if standing.reason is None]
     coverage = Coverage(included=len(included), eligible=len(eligible))
     refusal = _refusal(view, query, eligible, included, coverage)

@@ -34,7 +34,8 @@ class RouterClient:
 
     `token` is the bearer token. With `id_key` (the domain's lookup key) and `block_tokens`, prompts under a
     profile id are hashed here, a growing one only at its new end, and no token leaves the process.
-    `timeout_s` is each call's deadline unless the call gives its own.
+    `timeout_s` is each call's deadline unless the call gives its own. Raises RequestError for a `url` that is
+    no http:// or https:// address.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class RouterClient:
         timeout_s: float = 1.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        self._url = _address(url)
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -121,34 +123,41 @@ class RouterClient:
         if requester_layout is not None:
             request["requester_layout"] = requester_layout.model_dump(mode="json")
         deadline_s = self._timeout_s + wait if timeout_s is None else timeout_s
-        return await self._ask(_message(request, token_ids, block_ids), time.monotonic() + deadline_s)
+        message = _message(request, token_ids, block_ids)
+        return await self._ask(message, profile, time.monotonic() + deadline_s)
 
-    async def _ask(self, message: dict[str, Any], until_s: float) -> Answer:
+    async def _ask(self, message: dict[str, Any], profile: str, until_s: float) -> Answer:
         found = await self._send(message, until_s)
         if isinstance(found, Problem):
             pause_s = None if found.retry_after_ms is None else found.retry_after_ms / 1_000
             if pause_s is None or time.monotonic() + pause_s >= until_s:
-                raise error_of(found)
+                raise error_of(found, url=self._url, profile=profile)
             await asyncio.sleep(pause_s)
             found = await self._send(message, until_s)
             if isinstance(found, Problem):
-                raise error_of(found)
+                raise error_of(found, url=self._url, profile=profile)
         return found
 
     async def _send(self, message: dict[str, Any], until_s: float) -> Answer | Problem:
         now_s = time.monotonic()
         if not self.breaker.allows(now_s):
-            raise UnavailableError("the service failed again and again; it is left alone for a moment")
+            raise UnavailableError(
+                f"{self._url} failed again and again and is left alone for a moment; route without a hint"
+            )
         left_s = max(until_s - now_s, 0.001)
         try:
             response = await self._http.post(LOOKUP_PATH, timeout=left_s, **message)
         except httpx.HTTPError as error:
             self.breaker.failed(time.monotonic())
-            raise UnavailableError(f"no answer: {type(error).__name__}") from error
+            why = f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__}"
+            raise UnavailableError(
+                f"no answer from {self._url} within {left_s:.3g} s ({why}); route without a hint, and see whether "
+                "the lookup service runs there"
+            ) from error
         except asyncio.CancelledError:
             self.breaker.abandoned()
             raise
-        found = _read(response)
+        found = _read(response, self._url)
         if isinstance(found, UnavailableError):
             self.breaker.failed(time.monotonic())
             raise found
@@ -156,6 +165,19 @@ class RouterClient:
         if isinstance(found, RouterError):
             raise found
         return found
+
+
+def _address(url: str) -> str:
+    """Scheme, host and port, for messages: never the credentials that a URL may hold."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise RequestError(f"the service's URL can't be read ({error}): give http://host:port") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise RequestError(
+            "the service's URL must begin with http:// or https://, as in http://127.0.0.1:8400"
+        )
+    return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}"
 
 
 def _message(
@@ -185,17 +207,20 @@ def _numbers(token_ids: Sequence[int] | bytes | None) -> list[int]:
     return list(token_ids or ())
 
 
-def _read(response: httpx.Response) -> Answer | Problem | RouterError:
+def _read(response: httpx.Response, url: str) -> Answer | Problem | RouterError:
     try:
         if response.status_code == 200:
             return Answer.model_validate_json(response.content)
         problem = Problem.model_validate_json(response.content)
     except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(step) for step in first["loc"]) or "body"
         fault = UnavailableError(
-            f"status {response.status_code} with a body that is no answer of this service"
+            f"{url} answered status {response.status_code} with a body that is none of kvledger's "
+            f"({where}: {first['msg']}); see whether the URL is the lookup service's"
         )
         fault.__cause__ = error
         return fault
     if problem.status >= 500 and problem.retry_after_ms is None:
-        return error_of(problem)
+        return error_of(problem, url=url)
     return problem

@@ -95,8 +95,8 @@ _BY_KIND: dict[ProblemKind, type[RouterError]] = {
 }
 
 
-def error_of(problem: Problem) -> RouterError:
-    """The typed error of a problem document."""
+def error_of(problem: Problem, *, url: str = "", profile: str = "") -> RouterError:
+    """The typed error of a problem document; its message names what was asked of whom and what to do next."""
     try:
         kind: ProblemKind | None = problem.kind
     except ValueError:
@@ -104,4 +104,32 @@ def error_of(problem: Problem) -> RouterError:
     found = _BY_KIND.get(kind) if kind is not None else None
     if found is None:
         found = UnavailableError if problem.status >= 500 else RequestError
-    return found(problem.detail or problem.title, problem)
+    return found(_message(found, problem, url, profile), problem)
+
+
+def _message(found: type[RouterError], problem: Problem, url: str, profile: str) -> str:
+    said = problem.detail or problem.title
+    if problem.field:
+        said = f"{problem.field}: {said}"
+    if found is UnavailableError:
+        at = url or "the service"
+        return (
+            f"{at} can't answer (status {problem.status}): {said}; route without a hint and ask again later"
+        )
+    if found is StaleError:
+        best_ms, bound_ms = problem.best_achievable_ms, problem.bound_ms
+        known = [
+            f"asked for {bound_ms:g} ms" if bound_ms is not None else "",
+            f"best achievable now {best_ms:g} ms" if best_ms is not None else "no bound can be met now",
+            f"never below {problem.floor_ms:g} ms" if problem.floor_ms is not None else "",
+            f"coverage {problem.coverage}" if problem.coverage is not None else "",
+        ]
+        wider = f", or ask with at least {best_ms:g} ms" if best_ms is not None else ""
+        return f"{said} ({', '.join(part for part in known if part)}); route without a hint{wider}"
+    if found is BoundTooTightError and problem.floor_ms is not None:
+        return f"{said}; ask with a bound of at least {problem.floor_ms:g} ms"
+    if found is UnknownProfileError and profile:
+        return f"profile {profile!r} is not known at {url or 'the service'}: {said}"
+    if found is TooLargeError and problem.limit is not None:
+        return f"{said}; at most {problem.limit} are taken: send the leading part only"
+    return said

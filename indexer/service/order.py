@@ -33,6 +33,7 @@ from indexer.service.body import fail
 from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.feed import ViewFeed
+from router_client.answer import UNDECLARED
 from router_client.problem import ProblemKind
 from router_client.view import LocalView
 from router_client.wire import Label, Model, TokenId
@@ -223,7 +224,7 @@ class OrderDesk:
                                 root_parent(declared.id), tokens, group.block_tokens
                             )
         if not chains:
-            raise fail(ProblemKind.PROFILE_UNKNOWN, field="scope.profile")
+            raise fail(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="scope.profile")
         found = [chain for chain in chains.values() if chain]
         if not found:
             raise fail(ProblemKind.MALFORMED, "shorter than one block", field="scope.token_ids")

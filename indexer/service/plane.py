@@ -36,6 +36,7 @@ from router_client.view import LocalView
 from router_client.wire import JSON_TYPE, PROBLEM_TYPE, LookupRequest
 
 B = TypeVar("B", bound=BaseModel)
+MAX_SHOWN_PATH = 200
 KINDS = {
     400: ProblemKind.MALFORMED,
     401: ProblemKind.UNAUTHENTICATED,
@@ -340,9 +341,13 @@ def _problems(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        del request
         kind = KINDS.get(error.status_code, ProblemKind.INTERNAL)
-        return _as_response(problem(kind))
+        path = request.url.path[:MAX_SHOWN_PATH]
+        detail = {
+            ProblemKind.NOT_FOUND: f"nothing is served at {path}; /openapi.json lists every path",
+            ProblemKind.METHOD_NOT_ALLOWED: f"{path} does not take {request.method}; see /openapi.json",
+        }.get(kind, "")
+        return _as_response(problem(kind, detail))
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> Response:

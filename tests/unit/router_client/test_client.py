@@ -238,3 +238,48 @@ def test_prefix_memory_keeps_one_bound_over_all_prompts() -> None:
     assert memory.hashed_blocks == before + 1
     memory.ids(PROFILE_ID, list(range(50_000)), 16)
     assert memory.held_bytes > 0
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8400", "localhost", "tcp://127.0.0.1:8400", "http://", ""])
+def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(RequestError, match="http://"):
+        RouterClient(url)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            problem(
+                ProblemKind.STALENESS_BOUND_UNMET, bound_ms=50.0, floor_ms=300.0, best_achievable_ms=900.0
+            ),
+            ("asked for 50 ms", "best achievable now 900 ms", "never below 300 ms", "route without a hint"),
+        ),
+        (problem(ProblemKind.BOUND_BELOW_FLOOR, floor_ms=300.0), ("at least 300 ms",)),
+        (problem(ProblemKind.PROFILE_UNKNOWN, "why"), ("'my-model'", "http://replica", "why")),
+        (problem(ProblemKind.INTERNAL), ("http://replica", "status 500", "route without a hint")),
+        (problem(ProblemKind.MALFORMED, "why", field="limit"), ("limit: why",)),
+    ],
+)
+async def test_an_error_says_what_to_do_next(document: Problem, said: tuple[str, ...]) -> None:
+    async with client(refusing(document)) as router:
+        with pytest.raises(RouterError) as caught:
+            await router.lookup(profile="my-model", token_ids=[1], max_staleness=1)
+    assert [part for part in said if part not in str(caught.value)] == []
+
+
+async def test_a_service_that_is_away_is_named_without_the_urls_credentials() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    transport = httpx.MockTransport(refuse)
+    async with RouterClient("http://me:hunter2@replica:8400", transport=transport) as router:
+        with pytest.raises(UnavailableError, match=r"http://replica:8400 .*ConnectError: refused") as caught:
+            await router.lookup(profile="m", token_ids=[1], max_staleness=1)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_foreign_answer_is_told_by_its_field() -> None:
+    async with client(lambda request: httpx.Response(200, text='{"matches":1}')) as router:
+        with pytest.raises(UnavailableError, match=r"http://replica .*matches: "):
+            await router.lookup(profile="m", token_ids=[1], max_staleness=1)

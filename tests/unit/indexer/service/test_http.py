@@ -384,3 +384,17 @@ async def test_metrics_name_no_domain_or_tenant() -> None:
     assert 'kvledger_lookups_total{outcome="complete"} 1.0' in page
     assert 'kvledger_lookups_total{outcome="malformed"} 1.0' in page
     assert "default" not in page
+
+
+async def test_an_unknown_path_is_named_and_so_is_the_list_of_all() -> None:
+    async with browser(service()) as http:
+        missing, wrong = await http.get("/v1/worker"), await http.delete("/v1/workers")
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert all(part in missing.json()["detail"] for part in ("/v1/worker;", "/openapi.json"))
+    assert "does not take DELETE" in wrong.json()["detail"]
+
+
+async def test_an_unknown_profile_is_refused_with_where_to_look() -> None:
+    async with browser(service()) as http:
+        response = await http.post("/v1/lookup", json={**ASKED, "profile": "unheard"})
+    assert "/v1/workers" in response.json()["detail"]
