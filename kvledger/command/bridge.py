@@ -58,16 +58,16 @@ def bridge(
     from kvledger.bridging import run_bridges
     from kvledger.control import or_unavailable
 
+    engines = _engines(
+        config, worker, model, endpoint, replay, rank, profile, domain, topic, engine_url, advertise
+    )
+    settings = load_settings()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # The client repeats every refused connection; what it means for the stream is said by the hooks.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    engines = _engines(
-        config, worker, model, endpoint, replay, rank, profile, domain, topic, engine_url, advertise
-    )
-    settings = load_settings()
 
     def say(document: dict[str, object]) -> None:
         typer.echo(json.dumps(document) if as_json else _sentence(document))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from events.chain import sha256
-from events.codec import BatchDecodeError, decode_batch, decode_pulse, dump
+from events.codec import BatchDecodeError, decode_batch, decode_pulse, dump, encode_control
 from events.fold.apply import apply
 from events.fold.change import Outcome
 from events.fold.registry import Registry
@@ -23,6 +23,7 @@ from events.kafka.topic_admin import TopicAdmin
 from events.keyring import KeyRing
 from events.model.control import (
     AuditNonce,
+    ControlBody,
     DeletionRequested,
     DomainCreated,
     DomainScope,
@@ -34,7 +35,7 @@ from events.model.control import (
 from events.model.part import Ack
 from events.model.signal import Beacon, Echo, RankPulse, ResyncRequested
 from events.signing import Signer, verify
-from events.topic import EVENTS, PULSE, SIGNALS, TopicNames
+from events.topic import CONTROL, EVENTS, PULSE, SIGNALS, SIGNATURE_HEADER, TopicNames
 
 PARTITIONS = 2
 SIGNERS = {role: Signer.from_seed(sha256(role.value.encode())) for role in Role}
@@ -82,11 +83,12 @@ class HookLog:
             self.connection, log="log-1", signers=SIGNERS, wall_ms=lambda: time.time_ns() // 1_000_000
         )
         await self.writer.start()
+        self._producer = make_producer(self.connection)
+        await self._producer.start()
         await self.begin()
         self.control = ControlTail(self.connection, self.registry, monotonic_ns=time.monotonic_ns)
         await self.control.catch_up()
-        self._producer = make_producer(self.connection)
-        await self._producer.start()
+        assert not self.registry.ignored
         await self._open_tail()
         self._task = asyncio.create_task(self._follow())
         return self
@@ -102,17 +104,28 @@ class HookLog:
         await self.writer.stop()
 
     async def begin(self) -> None:
-        """Genesis, grants, domains, and the version that hooks write."""
-        operator = SIGNERS[Role.OPERATOR].public_key
-        await self.writer.append(Genesis(log="log-1", operator_key=operator, partitions=PARTITIONS))
-        for role in Role:
-            if role is not Role.OPERATOR:
-                grant = Granted(public_key=SIGNERS[role].public_key, roles=(role,), label=role.value)
-                await self.writer.append(grant)
-        for domain in DOMAINS:
-            await self.writer.append(DomainCreated(domain=domain, tenant=domain))
+        """Genesis, grants, domains, and the version that hooks write; all at once, for there are many logs."""
+        operator = SIGNERS[Role.OPERATOR]
+        bodies: list[ControlBody] = [
+            Genesis(log="log-1", operator_key=operator.public_key, partitions=PARTITIONS)
+        ]
+        bodies += [
+            Granted(public_key=SIGNERS[role].public_key, roles=(role,), label=role.value)
+            for role in Role
+            if role is not Role.OPERATOR
+        ]
         if self.enables:
-            await self.writer.append(SchemaEnabled(record="event_batch", version=1))
+            bodies.append(SchemaEnabled(record="event_batch", version=1))
+        bodies += [DomainCreated(domain=domain, tenant=domain) for domain in DOMAINS]
+        sent = []
+        for body in bodies:
+            role = Role.CONTROL if isinstance(body, DomainCreated) else Role.OPERATOR
+            signer = SIGNERS[role]
+            value, line = encode_control(body, log="log-1", signer=signer.id, role=role, written_ms=1)
+            headers = [(SIGNATURE_HEADER, signer.sign(line))]
+            topic = self.connection.topic(CONTROL)
+            sent.append(await self._producer.send(topic, value, partition=0, headers=headers))
+        await asyncio.gather(*sent)
 
     # --- reading ------------------------------------------------------------------------------------
 

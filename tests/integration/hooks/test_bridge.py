@@ -14,8 +14,8 @@ from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
-from events.hooks.hook import Hook, HookIdentity
-from events.hooks.host import HookHost
+from events.hooks.hook import Hook, HookIdentity, HookPace
+from events.hooks.host import HookHost, HostPace
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
 from events.identity import make_salt
@@ -23,6 +23,8 @@ from events.ids import Basis, CopyState, Inventory, Role, StreamStatus
 from tests.support.fake_engine import FakeEngine
 from tests.support.hook_log import SIGNERS, HookLog, until
 from tests.support.log import PROFILE
+
+PACE = HostPace(pulse_s=0.1, hook=HookPace(confirm_timeout_s=0.5))
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ async def bridged(
     http = EngineHttp(engine.http_url) if delete else None
     replay_endpoint = engine.replay_endpoint if replay else None
     async with (
-        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as host,
+        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=PACE) as host,
         ZmqSource(engine.endpoint, replay_endpoint) as source,
     ):
         bridge = Bridge(source, http=http, life_file=LifeFile(life_file) if life_file else None)

@@ -12,16 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from typer.testing import CliRunner, Result
 
 from events.chain import sha256
+from events.errors import KvledgerError
 from events.ids import Basis, Role, StreamStatus
+from events.kafka.topic_admin import TopicAdmin
+from events.topic import CONTROL
+from kvledger.cli import make_app
+from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import key_path, ring_path, write_private
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import read_running, running_stack
-from kvledger.stack.state import Home, ServiceState
+from kvledger.stack.state import Endpoints, Home, ServiceState
 from tests.support.command import KVLEDGER, environment, failure, kvledger
 from tests.support.fake_engine import FakeEngine
-from tests.support.hook_log import DOMAINS, HookLog, until
+from tests.support.hook_log import DOMAINS, PARTITIONS, HookLog, until
 from tests.support.stack import stack_settings
 
 VERIFIED = """
@@ -214,9 +222,13 @@ async def test_one_process_serves_several_engines_from_a_file(
             assert log.pulses["w0", 1].basis is Basis.PUBLISHED
 
 
-async def test_a_killed_broker_costs_no_record(tmp_path: Path, keys: Path, topic_prefix: str) -> None:
+async def test_a_killed_broker_costs_no_record(
+    tmp_path: Path, keys: Path, topic_prefix: str, services: Endpoints
+) -> None:
     stack_home = tmp_path / "stack"
-    with running_stack(stack_settings(stack_home), extent=Extent.SERVICES) as at:
+    # A broker to be killed is nobody else's; the database may be.
+    settings = stack_settings(stack_home, database_url=services.database_url)
+    with running_stack(settings, extent=Extent.SERVICES) as at:
         async with (
             HookLog(at.kafka, topic_prefix) as log,
             FakeEngine(blocks=2_000) as engine,
@@ -251,29 +263,70 @@ def _kafka(home: Path) -> int:
     return 0
 
 
+async def test_a_bridge_whose_control_log_was_cut_ends_with_one_line(log: HookLog, keys: Path) -> None:
+    async with FakeEngine() as engine, bridge(log, keys, *options(engine)) as running:
+        await running.opened()
+        admin = AIOKafkaAdminClient(bootstrap_servers=log.bootstrap)
+        await admin.start()
+        try:
+            await admin.delete_topics([log.connection.topic(CONTROL)])
+        finally:
+            await admin.close()
+        await made_again(log)
+        _, complaints = await asyncio.wait_for(running.process.communicate(), 60)
+        assert running.process.returncode == ExitCode.UNAVAILABLE
+        assert b"Traceback" not in complaints
+        failures = [line for line in complaints.decode().splitlines() if line.startswith("kvledger: ")]
+        assert len(failures) == 1
+        assert "the log was cut: kv.control ends at 0" in failures[0]
+
+
+async def made_again(log: HookLog) -> None:
+    """Deleting a topic takes the broker a moment, during which it can't be made."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await TopicAdmin(log.connection, partitions=PARTITIONS).ensure()
+            except (KafkaError, KvledgerError):
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def in_process(home: Path, *arguments: str) -> Result:
+    """`kvledger ARGUMENTS` without a process of its own, for what ends before anything is started."""
+    return CliRunner(env={"KVLEDGER_HOME": str(home)}).invoke(make_app(), arguments)
+
+
+def refused(home: Path, *arguments: str) -> str:
+    error = in_process(home, *arguments).exception
+    assert isinstance(error, CommandError)
+    return error.message
+
+
 def test_mistakes_on_the_command_line_are_named_in_one_line(home: Path, tmp_path: Path) -> None:
-    assert "--worker, --model and --endpoint" in failure(kvledger("bridge", home=home))
+    assert "--worker, --model and --endpoint" in refused(home, "bridge")
     broken = tmp_path / "broken.toml"
     broken.write_text("[[engine]]\nworker = 'w0'\n")
-    assert "engine.0.model" in failure(kvledger("bridge", "--config", str(broken), home=home))
+    assert "engine.0.model" in refused(home, "bridge", "--config", str(broken))
     bad_name = ("--worker", "two words", "--model", "m", "--endpoint", "tcp://127.0.0.1:1")
-    assert "worker" in failure(kvledger("bridge", *bad_name, home=home))
+    assert "worker" in refused(home, "bridge", *bad_name)
     good = ("--worker", "w0", "--model", "m", "--endpoint", "tcp://127.0.0.1:1")
     assert "key" in failure(kvledger("bridge", *good, home=home))
 
 
 def test_a_profile_is_written_to_be_edited_and_checked(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
-    made = kvledger("profile", "init", "--model", "tiny", "--file", str(file), home=home)
-    assert made.returncode == 0, made.stderr
+    made = in_process(home, "profile", "init", "--model", "tiny", "--file", str(file))
+    assert made.exit_code == 0, made.output
     assert "kv_dtype" in made.stdout
     checked = kvledger("profile", "check", str(file), "--json", home=home)
     assert (checked.returncode, json.loads(checked.stdout)["verified"]) == (1, False)
-    assert "exists" in failure(kvledger("profile", "init", "--model", "m", "--file", str(file), home=home))
+    assert "exists" in refused(home, "profile", "init", "--model", "m", "--file", str(file))
     text = file.read_text()
     for name in ("revision", "tokenizer_revision", "attention", "position_encoding", "kv_dtype"):
         text = text.replace(f"# {name} =", f"{name} =")
     file.write_text(text)
-    assert kvledger("profile", "check", str(file), home=home).returncode == 0
+    assert in_process(home, "profile", "check", str(file)).exit_code == 0
     file.write_text("[content]\nmodell = 'x'\n")
-    assert "content.modell" in failure(kvledger("profile", "check", str(file), home=home))
+    assert "content.modell" in refused(home, "profile", "check", str(file))

@@ -38,7 +38,8 @@ async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
 
 @pytest.fixture
 async def host(log: HookLog) -> AsyncIterator[HookHost]:
-    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as entered:
+    pace = HostPace(pulse_s=0.1)
+    async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=pace) as entered:
         yield entered
         assert entered.failed is None
 
