@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
@@ -22,12 +22,19 @@ AppendNonce = Callable[[int], Awaitable[int]]
 """Request number -> offset of the signed audit nonce that was written for it."""
 
 
+NAMED_REQUESTS = 10
+"""Known requests that the answer to an unknown one names."""
+
+
 class UnknownRequestError(KvledgerError):
     """No obeyed deletion request has this number; the caller looks at `kvledger delete`'s answer."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"there is no deletion request {number} in this log")
+    def __init__(self, number: int, known: Iterable[int]) -> None:
         self.number = number
+        self.known = tuple(sorted(known, reverse=True))
+        newest = ", ".join(str(one) for one in self.known[:NAMED_REQUESTS])
+        there_is = f"the newest are {newest}" if newest else "it has none"
+        super().__init__(f"there is no deletion request {number} in this log; {there_is}")
 
 
 class LiveAudit:
@@ -64,7 +71,7 @@ class LiveAudit:
         UnknownRequestError, LogUnavailableError."""
         for number in numbers:
             if number not in self.registry.requests:
-                raise UnknownRequestError(number)
+                raise UnknownRequestError(number, self.registry.requests)
         deadline_s = self._monotonic_s() + wait_s
         asked: set[int] = set()
         while True:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings
 
+from kvledger.failure import plain
 from kvledger.settings import CONFIG_VARIABLE, ENV_PREFIX, config_path, where
 
 # Every class that reads KVLEDGER_*; a class is looked at where its module is installed.
@@ -53,11 +55,17 @@ def _setting_findings() -> Iterator[Finding]:
                 seen.add(finding)
                 yield finding
     for name in sorted(set(written) - known):
-        yield Finding(where=f"{path}: {name}", what="is no setting")
+        yield Finding(where=f"{path}: {name}", what=_no_setting(name, known))
     for variable in sorted(os.environ):
         name = variable.removeprefix(ENV_PREFIX)
         if variable.startswith(ENV_PREFIX) and variable != CONFIG_VARIABLE and name.lower() not in known:
-            yield Finding(where=variable, what="is no setting")
+            what = _no_setting(name.lower(), known, lambda near: ENV_PREFIX + near.upper())
+            yield Finding(where=variable, what=what)
+
+
+def _no_setting(name: str, known: set[str], shown: Callable[[str], str] = str) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    return f"is no setting; did you mean {shown(near[0])}?" if near else "is no setting"
 
 
 def _invalid(settings: type[BaseSettings], path: Path) -> Iterator[Finding]:
@@ -66,7 +74,7 @@ def _invalid(settings: type[BaseSettings], path: Path) -> Iterator[Finding]:
     except ValidationError as error:
         for problem in error.errors():
             name = ".".join(str(part) for part in problem["loc"])
-            yield Finding(where=where(name, path), what=problem["msg"])
+            yield Finding(where=where(name, path), what=plain(problem["msg"]))
 
 
 def _installed_classes() -> Iterator[type[BaseSettings]]:

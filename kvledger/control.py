@@ -15,7 +15,7 @@ from events.signing import verify
 from events.topic import TopicNames
 from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import load_signers
-from kvledger.settings import Settings
+from kvledger.settings import Settings, config_path, configured_settings, where
 
 T = TypeVar("T")
 
@@ -68,8 +68,14 @@ async def or_unavailable(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return await work()
     except LogUnavailableError as error:
+        given = configured_settings().kafka
+        advice = (
+            "start the stack with `kvledger up`, or set KVLEDGER_KAFKA"
+            if given is None
+            else f"start the Kafka at {given}, or correct {where('kafka', config_path())}"
+        )
         raise CommandError(
             str(error),
-            advice="start the stack with `kvledger up`, or set KVLEDGER_KAFKA",
+            advice=advice,
             exit_code=ExitCode.UNAVAILABLE,
         ) from error

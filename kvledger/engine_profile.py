@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from events.ids import Tier
 from events.model.profile import MANDATORY, ContentProfile, LayoutProfile
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 
 EMITTED = ("block_tokens",)
 """Mandatory fields that the engine's events tell by themselves."""
@@ -113,7 +113,7 @@ def load_profile(path: Path) -> EngineProfile:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        raise ProfileFileError(f"profile {path}: {where}: {first['msg']}") from error
+        raise ProfileFileError(f"profile {path}: {where}: {plain(first['msg'])}") from error
 
 
 def template(model: str) -> str:

@@ -27,6 +27,11 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def plain(message: str) -> str:
+    """A validator's message without what the library puts before it."""
+    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+
+
 class CommandError(KvledgerError):
     """A command could not do what it was asked; `advice` says what the person can do about it."""
 

@@ -20,7 +20,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 
 ENV_PREFIX = "KVLEDGER_"
 CONFIG_VARIABLE = "KVLEDGER_CONFIG"
@@ -137,7 +137,7 @@ def configured_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{where(name, path)}: {first['msg']}") from error
+        raise ConfigurationError(f"{where(name, path)}: {plain(first['msg'])}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     return settings.model_copy(update={"home": settings.home.expanduser().absolute()})

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from alembic import command
 from alembic.config import Config
+from asyncpg import PostgresError
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +25,10 @@ class MigrationError(KvledgerError):
     """The database could not be migrated; the message holds the server's own word, without the address."""
 
 
+class DatabaseUnreachableError(MigrationError):
+    """Nothing answers at the database's address: start it or correct the address, then migrate again."""
+
+
 def configuration() -> Config:
     """Alembic's configuration: this package's scripts, nothing read from files."""
     config = Config()
@@ -34,11 +39,18 @@ def configuration() -> Config:
 def run_migrations(dsn: str, revision: str = "head") -> None:
     """Upgrades the database at `dsn` (postgresql://…); idempotent, safe to run from several processes.
 
-    Raises MigrationError: is the server up, may this role create tables and roles?
+    Raises DatabaseUnreachableError if no server answers, else MigrationError: is the database there, may this
+    role create tables and roles?
     """
     try:
         asyncio.run(_migrate(dsn, revision))
-    except (OSError, TimeoutError, DBAPIError) as error:
+    except (OSError, TimeoutError) as error:
+        url = make_url(dsn)
+        why = "in time" if isinstance(error, TimeoutError) else f"({type(error).__name__})"
+        raise DatabaseUnreachableError(
+            f"migration failed: no PostgreSQL answers at {url.host or 'localhost'}:{url.port or 5432} {why}"
+        ) from error
+    except (DBAPIError, PostgresError) as error:
         reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         raise MigrationError(f"migration failed: {reason.splitlines()[0] if reason else error!r}") from error
 

@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from pathlib import Path
+from string import hexdigits
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -129,7 +130,9 @@ def verify(
     try:
         raw = bundle.read_bytes()
     except OSError as error:
-        raise CommandError(f"{bundle} can't be read", exit_code=ExitCode.BUNDLE_INVALID) from error
+        raise CommandError(
+            f"{bundle} can't be read: {error.strerror}", exit_code=ExitCode.BUNDLE_INVALID
+        ) from error
     try:
         verified = verify_bundle(raw, public_key)
     except BundleError as error:
@@ -362,6 +365,8 @@ def _print(verdict: Verdict) -> None:
 def _public_key(text: str) -> bytes:
     """A public key given as hex or as a file that holds it in hex."""
     path = Path(text)
+    if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):
+        raise _usage(f"--key: there is no file {text}; give a file's path or 64 hexadecimal characters")
     try:
         content = path.read_text() if len(text) < 4_096 and path.is_file() else text
         raw = bytes.fromhex(content.strip())

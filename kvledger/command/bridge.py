@@ -8,6 +8,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -16,6 +17,10 @@ from kvledger.settings import load_settings
 
 if TYPE_CHECKING:
     from kvledger.bridging import EngineAddress
+
+
+Address = tuple[str, str | None]
+"""What an address is called and what it is."""
 
 
 def register(app: typer.Typer) -> None:
@@ -97,13 +102,22 @@ def _engines(
             raise CommandError(
                 "--config names the engines; leave the other options out", exit_code=ExitCode.USAGE
             )
-        return load_engines(config)
+        engines = load_engines(config)
+        for engine in engines:
+            _check_addresses(
+                f"{config}: engine {engine.worker}: ",
+                ("endpoint", engine.endpoint),
+                ("replay", engine.replay),
+                ("engine_url", engine.engine_url),
+            )
+        return engines
     if worker is None or model is None or endpoint is None:
         raise CommandError(
             "--worker, --model and --endpoint are needed, or --config",
             advice="kvledger bridge --help",
             exit_code=ExitCode.USAGE,
         )
+    _check_addresses("", ("--endpoint", endpoint), ("--replay", replay), ("--engine-url", engine_url))
     try:
         return (
             EngineAddress(
@@ -120,7 +134,45 @@ def _engines(
             ),
         )
     except ValidationError as error:
-        raise CommandError(explain(error), exit_code=ExitCode.USAGE) from error
+        raise CommandError(
+            explain(error).replace(": Value error, ", ": "), exit_code=ExitCode.USAGE
+        ) from error
+
+
+def _check_addresses(place: str, endpoint: Address, replay: Address, engine_url: Address) -> None:
+    """Raises CommandError for an address that no socket can be connected to."""
+    for name, address in (endpoint, replay):
+        if address is not None and not is_socket(address):
+            what = f"{place}{name} {address!r} is no tcp://host:port and no ipc://path"
+            raise CommandError(what, advice="kvledger bridge --help", exit_code=ExitCode.USAGE)
+    name, url = engine_url
+    if url is not None and not is_http(url):
+        what = f"{place}{name} must be an http:// or https:// URL, as in http://127.0.0.1:8000"
+        raise CommandError(what, advice="kvledger bridge --help", exit_code=ExitCode.USAGE)
+
+
+def is_socket(address: str) -> bool:
+    """Whether a ZMQ socket could connect to the address; `*` is for the engine's side only."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return bool(rest)
+    host, _, port = rest.rpartition(":")
+    return (
+        scheme == "tcp"
+        and host not in ("", "*")
+        and port.isascii()
+        and port.isdigit()
+        and 0 < int(port) < 65_536
+    )
+
+
+def is_http(url: str) -> bool:
+    """Whether an HTTP client could ask there."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _sentence(document: dict[str, object]) -> str:

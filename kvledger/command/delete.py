@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _scope(
         return DomainScope(domain=domain)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        raise _usage(f"{'.'.join(str(x) for x in first['loc'])}: {first['msg']}") from error
+        raise _usage(f"{'.'.join(str(x) for x in first['loc'])}: {plain(first['msg'])}") from error
     except ValueError as error:
         raise _usage("--profile takes 64 hexadecimal characters") from error
 

@@ -57,9 +57,19 @@ def list_domains(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    for row in rows:
-        keys = "keys here" if row["keys"] else "no keys here"
-        typer.echo(f"{row['domain']}\ttenant {row['tenant']}\t{keys}")
+    if not rows:
+        typer.echo("no domains yet; `kvledger domain add --help`")
+        return
+    for line in table(rows):
+        typer.echo(line)
+
+
+def table(rows: list[dict[str, object]]) -> list[str]:
+    """One line a domain below a header, in columns of equal width."""
+    cells = [("DOMAIN", "TENANT", "KEYS HERE")]
+    cells += [(str(row["domain"]), str(row["tenant"]), "yes" if row["keys"] else "no") for row in rows]
+    first, second = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+    return [f"{domain:<{first}}  {tenant:<{second}}  {keys}" for domain, tenant, keys in cells]
 
 
 def salt(

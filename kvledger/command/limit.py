@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, TypeVar
 
 import typer
 
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
 
+E = TypeVar("E", bound=StrEnum)
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -27,9 +29,10 @@ def set_limit(
     unit: Annotated[str, typer.Option(help="blocks or bytes")] = "blocks",
     soft: Annotated[int | None, typer.Option(min=0, help="above it lookups say so")] = None,
     hard: Annotated[int | None, typer.Option(min=0, help="what must not be exceeded")] = None,
+    none: Annotated[bool, typer.Option("--none", help="remove both bounds")] = False,
     as_json: Json = False,
 ) -> None:
-    """Set a tenant's limits on one tier and unit; a bound that isn't given is removed.
+    """Set a tenant's limits on one tier and unit; of --soft and --hard, one that isn't given is removed.
 
     Example: kvledger limit set --tenant acme --tier gpu --unit blocks --soft 800 --hard 1000
     """
@@ -38,14 +41,15 @@ def set_limit(
     from events.ids import Tier, Unit
     from events.model.control import LimitSet
 
+    if none == (soft is not None or hard is not None):
+        raise _usage("give --soft, --hard or both, or --none alone to remove them")
+    chosen_tier, chosen_unit = _one_of(Tier, "--tier", tier), _one_of(Unit, "--unit", unit)
     try:
-        body = LimitSet(tenant=tenant, tier=Tier(tier), unit=Unit(unit), soft=soft, hard=hard)
+        body = LimitSet(tenant=tenant, tier=chosen_tier, unit=chosen_unit, soft=soft, hard=hard)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         what = ".".join(str(part) for part in first["loc"])
-        raise _usage(f"{what}: {first['msg']}" if what else first["msg"]) from error
-    except ValueError as error:
-        raise _usage(str(error)) from error
+        raise _usage(f"{what}: {plain(first['msg'])}" if what else plain(first["msg"])) from error
     number = asyncio.run(_set(body))
     if as_json:
         typer.echo(json.dumps({**body.model_dump(mode="json", exclude={"kind"}), "number": number}))
@@ -62,12 +66,22 @@ def list_limits(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
+    if not rows:
+        typer.echo("no limits are set; `kvledger limit set --help`")
     for row in rows:
         typer.echo(f"{row['tenant']}\t{row['tier']}\t{_shown(row['soft'], row['hard'])} {row['unit']}")
 
 
 def _shown(soft: object, hard: object) -> str:
     return f"soft {'none' if soft is None else soft}, hard {'none' if hard is None else hard}"
+
+
+def _one_of(kind: type[E], option: str, text: str) -> E:
+    try:
+        return kind(text)
+    except ValueError as error:
+        allowed = ", ".join(one.value for one in kind)
+        raise _usage(f"{option} {text!r} is none of {allowed}") from error
 
 
 def _usage(message: str) -> CommandError:

@@ -31,7 +31,19 @@ def migrate(
 
     Example: kvledger migrate
     """
-    run_migrations(database_url or configured_database())
+    from migrations.run import DatabaseUnreachableError
+
+    url = database_url or configured_database()
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise CommandError("the database's address is no postgresql:// URL", exit_code=ExitCode.USAGE)
+    try:
+        run_migrations(url)
+    except DatabaseUnreachableError as error:
+        raise CommandError(
+            str(error),
+            advice="start it, or correct --database-url or KVLEDGER_DATABASE_URL; `kvledger up` starts one",
+            exit_code=ExitCode.UNAVAILABLE,
+        ) from error
     typer.echo("the database is at the newest revision")
 
 

@@ -27,6 +27,20 @@ class PortTakenError(StackError):
         self.holder = holder
 
 
+class PortsTakenError(StackError):
+    """Several ports are in use; each of `taken` says which, by whom and for what."""
+
+    def __init__(self, taken: tuple[PortTakenError, ...]) -> None:
+        names = ", ".join(f"KVLEDGER_{one.setting.upper()}" for one in taken)
+        super().__init__(
+            "; ".join(one.message for one in taken),
+            advice=f"stop what holds them, or choose other ports with {names} "
+            "(or the same names in kvledger.toml); 0 means any free port",
+            exit_code=ExitCode.UNAVAILABLE,
+        )
+        self.taken = taken
+
+
 class FetchError(StackError):
     """Kafka's archives could not be fetched or are not the expected ones."""
 
@@ -58,10 +72,10 @@ class DataVersionError(StackError):
 class ServiceFailedError(StackError):
     """A service or a step of the start did not come up; its log says why."""
 
-    def __init__(self, service: str, *, reason: str, log: Path | None = None) -> None:
+    def __init__(self, service: str, *, reason: str, log: Path | None = None, advice: str = "") -> None:
         super().__init__(
             f"{service} {reason}",
-            advice=f"see {log}" if log else "",
+            advice=advice or (f"see {log}" if log else ""),
             exit_code=ExitCode.UNAVAILABLE,
         )
         self.service = service

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvledger.settings import ENV_PREFIX, Settings
 from kvledger.stack import archive, http, kafka, port, postgres
+from kvledger.stack.failure import PortsTakenError, PortTakenError
 from kvledger.stack.state import Endpoints, Home
 
 
@@ -65,6 +66,32 @@ STEPS = (
 
 # The order of starting; they stop in the reverse order.
 PROCESSES = ("indexer", "serve", "controller")
+
+
+def check_ports(settings: Settings, extent: Extent) -> None:
+    """Looks at every port that a start will want, before anything runs, so that all taken ones are told at once.
+
+    Raises `PortTakenError` for one, `PortsTakenError` for several.
+    """
+    wanted: list[tuple[int, str, str]] = []
+    if settings.kafka is None:
+        wanted.append((settings.kafka_port, "Kafka", "kafka_port"))
+        wanted.append((settings.kafka_controller_port, "Kafka's controller", "kafka_controller_port"))
+    if settings.database_url is None:
+        wanted.append((settings.postgres_port, "PostgreSQL", "postgres_port"))
+    if extent is Extent.ALL:
+        wanted.append((settings.lookup_port, "the lookup service", "lookup_port"))
+    taken: list[PortTakenError] = []
+    for number, service, setting in wanted:
+        try:
+            if number != 0:
+                port.choose(number, service=service, setting=setting)
+        except PortTakenError as error:
+            taken.append(error)
+    if len(taken) == 1:
+        raise taken[0]
+    if taken:
+        raise PortsTakenError(tuple(taken))
 
 
 def make_kafka(settings: Settings, home: Home) -> kafka.Kafka:

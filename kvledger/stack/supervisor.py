@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
@@ -100,6 +101,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         check_format(self._home)
+        plan.check_ports(self._settings, self._extent)
         await _all_of(self._start_kafka(), self._start_postgres())
         if self._extent is not Extent.SERVICES:
             self._progress("preparing keys, tables and topics")
@@ -163,7 +165,10 @@ class Supervisor:
         if given is not None:
             url = given.get_secret_value()
             await self._use(
-                "postgres", address="", setting="database_url", ready=lambda: postgres.answers(url)
+                "postgres",
+                address=server_of(url),
+                setting="database_url",
+                ready=lambda: postgres.answers(url),
             )
             self._point_to(database_url=url)
             return
@@ -206,8 +211,12 @@ class Supervisor:
             async with asyncio.timeout(min(_EXTERNAL_TIMEOUT_S, self._settings.start_timeout_s)):
                 await until(ready)
         except TimeoutError as error:
-            reason = f"does not answer at what KVLEDGER_{setting.upper()} names"
-            raise ServiceFailedError(name, reason=reason) from error
+            variable = f"KVLEDGER_{setting.upper()}"
+            raise ServiceFailedError(
+                name,
+                reason=f"does not answer at {address}, which {variable} names",
+                advice=f"start it, or unset {variable} (in kvledger.toml: {setting}) and `kvledger up` starts one",
+            ) from error
         self._external.append(record)
         self._progress(f"{name} is ready (not ours)")
 
@@ -249,6 +258,11 @@ async def _all_of(*works: Coroutine[None, None, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def server_of(url: str) -> str:
+    """Host and port of a database's URL, without the credentials."""
+    return urlsplit(url).netloc.rpartition("@")[2] or "a local socket"
 
 
 def take_lock(home: Home) -> IO[str]:

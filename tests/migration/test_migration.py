@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from migrations.run import MigrationError, configuration, run_migrations
+from migrations.run import DatabaseUnreachableError, configuration, run_migrations
 from tests.support.stack import drop_database, with_database
 
 
@@ -89,5 +89,5 @@ def test_downgrade_leaves_nothing_and_upgrade_works_again(empty: str) -> None:
 
 
 def test_unreachable_database_is_one_clear_error() -> None:
-    with pytest.raises(MigrationError, match="migration failed"):
+    with pytest.raises(DatabaseUnreachableError, match=r"no PostgreSQL answers at 127\.0\.0\.1:1 "):
         run_migrations("postgresql://nobody@127.0.0.1:1/none")

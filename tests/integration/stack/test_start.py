@@ -58,7 +58,9 @@ def test_a_missing_network_at_the_first_fetch_is_explained(home: Path, tmp_path:
 def test_a_named_kafka_that_does_not_answer_is_explained(home: Path) -> None:
     done = up(home, KVLEDGER_KAFKA=f"{port.LOOPBACK}:9", KVLEDGER_START_TIMEOUT_S="1.5")
     assert done.returncode == 69
-    assert "does not answer at what KVLEDGER_KAFKA names" in failure(done)
+    line = failure(done)
+    assert f"does not answer at {port.LOOPBACK}:9, which KVLEDGER_KAFKA names" in line
+    assert "start it, or unset KVLEDGER_KAFKA" in line
     assert processes_of(home) == {}
 
 
