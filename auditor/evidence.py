@@ -196,7 +196,7 @@ class Evidence:
         case = self._case(epoch)
         if isinstance(record, UnreadableRecord):
             self.unreadable.append(record)
-            case.fold.apply_unreadable(record.seq or 0, record.header_sha256, record.reason)
+            case.fold.apply_unreadable(record.seq or 0, record.reason)
         else:
             self._apply(case, record)
 

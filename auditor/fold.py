@@ -122,7 +122,9 @@ class StreamFold:
             if known is not None and known != record.header_sha256:
                 self._fault(StreamStatus.QUARANTINED, "equivocation", header.seq, "two records", sticky=True)
             return None
-        broken = header.seq == self.next_seq and header.seq > 0 and header.prev != self.prev
+        broken = (
+            header.seq == self.next_seq and header.seq > 0 and bool(self.prev) and header.prev != self.prev
+        )
         why = self._illegal(record)
         if header.seq > self.next_seq:
             missing = f"{self.next_seq} to {header.seq - 1}"
@@ -137,14 +139,13 @@ class StreamFold:
         self.seen[header.seq] = record.header_sha256
         return None if broken or why else self._events(record)
 
-    def apply_unreadable(self, seq: int, header_sha256: bytes, reason: str) -> None:
+    def apply_unreadable(self, seq: int, reason: str) -> None:
         """A record that can't be read: if it is the next one its content is lost and the chain goes on behind
-        it. Any other number proves nothing: a real loss shows as a gap."""
+        it, from whatever the next record names. Any other number proves nothing: a real loss shows as a gap."""
         if seq != self.next_seq:
             return
         self._fault(StreamStatus.QUARANTINED, "unreadable", seq, reason)
-        self.next_seq, self.prev = seq + 1, header_sha256
-        self.seen[seq] = header_sha256
+        self.next_seq, self.prev = seq + 1, b""
 
     def _fault(self, status: StreamStatus, kind: str, seq: int, detail: str, *, sticky: bool = False) -> None:
         self.faults.append(Fault(kind, seq, detail))

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from events.codec import dump
+from events.chain import sha256
+from events.codec import decode_dead, dump
 from events.ids import StreamKey
-from events.kafka.connection import KafkaConnection, make_producer
+from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, make_producer
 from events.model.audit import DeadRecord
 from events.model.signal import ResyncRequested
 from events.topic import DEAD, SIGNALS, Topic
@@ -23,6 +24,15 @@ SEND_TIMEOUT_S = 15.0
 """How long one attempt may take; the client itself gives up a request after 10 s."""
 STOP_TIMEOUT_S = 2.0
 MAX_REASON = 2_000
+MAX_LETTER_BYTES = 2 * PRODUCER_LIMIT_BYTES
+"""A letter holds a whole record in base64; `kv.dead` takes as much."""
+
+
+def _without_value(letter_bytes: bytes, letter: DeadLetter) -> bytes:
+    """The same letter with the record's length and SHA-256 in the reason instead of its bytes."""
+    record = decode_dead(letter_bytes)
+    told = f"{len(letter.value)} bytes, sha256 {sha256(letter.value).hex()}: {letter.reason}"
+    return dump(record.model_copy(update={"value": b"", "reason": told[:MAX_REASON], "key": None}))
 
 
 class Outbox(Protocol):
@@ -54,7 +64,9 @@ class KafkaOutbox:
     async def _started(self) -> Any:
         async with self._starting:
             if self._producer is None:
-                producer = make_producer(self._connection, client_id="kvledger-indexer")
+                producer = make_producer(
+                    self._connection, client_id="kvledger-indexer", max_request_bytes=MAX_LETTER_BYTES
+                )
                 try:
                     await producer.start()
                 except BaseException:
@@ -87,13 +99,13 @@ class KafkaOutbox:
             try:
                 return await self._send(topic, key, value)
             except MessageSizeTooLargeError:
-                # Its bytes stay where they were, in kv.events: the key names the place.
+                # Only a record that its writer had compressed gets here: its bytes stay where they were.
                 log.error(
                     "a dead record of %d bytes is too large for the dead letters",
                     len(letter.value),
                     extra={"action": "dead_letter_too_large"},
                 )
-                return None
+                value = _without_value(value, letter)
             except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("dead letters wait for Kafka: %s", type(error).__name__)
                 await self._rebuild()

@@ -90,7 +90,7 @@ class PartitionProjection:
             batch = None
         state = self.streams.get(batch.header.stream) if batch is not None and whole else None
         if batch is not None and state is not None:
-            changes = apply_undecodable(state, batch.header.seq, batch.header_sha256, reason)
+            changes = apply_undecodable(state, batch.header.seq, reason)
             self._add(delta, record.offset, changes)
             self._call(delta, changes)
         self.next_offset, self.last_record_sha256 = delta.next_offset, delta.last_record_sha256

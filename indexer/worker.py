@@ -127,7 +127,7 @@ def _raw(message: Any) -> RawRecord:
     headers = message.headers or ()
     for name, value in headers.items() if isinstance(headers, dict) else headers:
         if name == SIGNATURE_HEADER:
-            signature = bytes(value)
+            signature = None if value is None else bytes(value)
     return RawRecord(
         str(message.topic),
         int(message.partition),

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from events.chain import sha256, split_lines
 from events.codec import BatchDecodeError, decode_batch, decode_pulse, decode_quota, decode_signal
 from events.errors import DecodeError
 from events.fold.apply import apply, apply_undecodable, lose_log
@@ -121,12 +120,12 @@ class LocalView:
         except BatchDecodeError as error:
             self.counters.undecodable += 1
             view = self.streams.get(error.stream) if error.stream is not None else None
-            if view is None or view.shed or error.seq is None:
+            if view is None or view.shed or error.seq is None or view.partition != partition:
                 return None
-            changes = apply_undecodable(view.state, error.seq, sha256(split_lines(value)[0]), error.reason)
+            changes = apply_undecodable(view.state, error.seq, error.reason)
         else:
             view = self._view_of(batch.header.stream, batch.header.epoch_no, partition)
-            if view is None:
+            if view is None or view.partition != partition:
                 return None
             changes = apply(view.state, batch)
         if changes.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
@@ -200,7 +199,11 @@ class LocalView:
             for key in [key for key in self.former if self.registry.ended(key)]:
                 del self.former[key]
         if isinstance(body, Registered):
-            self._strangers.pop(StreamKey(body.worker, body.rank, body.epoch), None)
+            named = StreamKey(body.worker, body.rank, body.epoch)
+            self._strangers.pop(named, None)
+            misplaced = self.streams.get(named)
+            if misplaced is not None and misplaced.partition != body.partition:
+                self._forget(named)
             for key in [k for k in self.streams if (k.worker, k.rank) == (body.worker, body.rank)]:
                 if self._foreign(key):
                     self._forget(key)
@@ -232,8 +235,13 @@ class LocalView:
         if view is None:
             if self._foreign(key):
                 return None
-            registered = key in self.registry.registrations
-            if registered and len(self.streams) - len(self._strangers) >= self.limits.max_streams:
+            registration = self.registry.registration_of(key)
+            if registration is not None and registration.body.partition != partition:
+                return None
+            if (
+                registration is not None
+                and len(self.streams) - len(self._strangers) >= self.limits.max_streams
+            ):
                 self.counters.refused_streams += 1
                 return None
             view = StreamView(StreamState(key, epoch_no), partition, self.index)

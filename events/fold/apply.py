@@ -67,7 +67,7 @@ def apply(state: StreamState, batch: EventBatch) -> Changes:
     if header.seq > state.next_seq:
         _fault(state, StreamStatus.GAP, f"seq {state.next_seq} to {header.seq - 1} missing")
         outcome = Outcome.GAP
-    elif header.seq > 0 and header.prev != state.prev:
+    elif header.seq > 0 and state.prev and header.prev != state.prev:
         _fault(state, StreamStatus.QUARANTINED, "chain_break", sticky=True)
         outcome = Outcome.CHAIN_BREAK
     if why is not None and outcome is not Outcome.CHAIN_BREAK:
@@ -86,17 +86,18 @@ def apply(state: StreamState, batch: EventBatch) -> Changes:
     return changes
 
 
-def apply_undecodable(state: StreamState, seq: int, header_sha256: bytes, reason: str) -> Changes:
+def apply_undecodable(state: StreamState, seq: int, reason: str) -> Changes:
     """A record whose header told its stream and seq but which can't be read.
 
     If it is the next one, the stream has lost its content: quarantined until a snapshot, and goes on behind
-    it. Any other number proves nothing and changes nothing: a real loss shows as a gap.
+    it; what the next record names as `prev` is taken as given, for nothing here can be trusted. Any other
+    number proves nothing and changes nothing: a real loss shows as a gap.
     """
     if seq != state.next_seq:
         return Changes(state.key, Outcome.UNDECODABLE, reason)
     _fault(state, StreamStatus.QUARANTINED, reason)
     state.next_seq = seq + 1
-    state.prev = state.last_header = header_sha256
+    state.prev = state.last_header = b""
     return Changes(state.key, Outcome.UNDECODABLE, reason, resync=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from events.chain import sha256, split_lines
 from events.codec import BatchDecodeError, decode_batch
 from events.fold.apply import apply, apply_undecodable
 from events.fold.change import Changes
@@ -26,7 +25,7 @@ def fold_record(streams: Streams, value: bytes) -> tuple[Changes | None, str | N
         state = streams.get(error.stream) if error.stream is not None else None
         if state is None or error.seq is None:
             return None, error.reason
-        return apply_undecodable(state, error.seq, sha256(split_lines(value)[0]), error.reason), error.reason
+        return apply_undecodable(state, error.seq, error.reason), error.reason
     header = batch.header
     state = streams.get(header.stream)
     if state is None:

@@ -55,7 +55,7 @@ def raw_record(message: Any) -> RawRecord:
     signature: bytes | None = None
     for name, value in message.headers or ():
         if name == SIGNATURE_HEADER:
-            signature = bytes(value)
+            signature = None if value is None else bytes(value)
     return RawRecord(
         str(message.topic),
         int(message.partition),
@@ -73,6 +73,7 @@ def make_producer(
     linger_ms: int = 0,
     client_id: str = "kvledger",
     max_batch_bytes: int = 16_384,
+    max_request_bytes: int = PRODUCER_LIMIT_BYTES,
 ) -> Any:
     """An idempotent acks=all producer, not yet started; one in-order stream per key."""
     return AIOKafkaProducer(
@@ -82,7 +83,7 @@ def make_producer(
         enable_idempotence=True,
         linger_ms=linger_ms,
         max_batch_size=max_batch_bytes,
-        max_request_size=PRODUCER_LIMIT_BYTES,
+        max_request_size=max_request_bytes,
         request_timeout_ms=10_000,
         retry_backoff_ms=100,
     )

@@ -152,12 +152,14 @@ class ControlTail:
         *,
         monotonic_ns: Callable[[], int],
         interval_s: float = 0.05,
+        hole_after_s: float = 15.0,
     ) -> None:
         self.registry = registry
         self.current_ns: int | None = None
         self._connection = connection
         self._monotonic_ns = monotonic_ns
         self._interval_s = interval_s
+        self._hole_after_s = hole_after_s
         self._listeners: list[ControlListener] = []
         self._moved = asyncio.Condition()
         self._tail: LogTail | None = None
@@ -179,7 +181,10 @@ class ControlTail:
         if end < self.registry.next_offset:
             raise LogTruncatedError(f"kv.control ends at {end}, {self.registry.next_offset} was read")
         while self.registry.next_offset < end:
-            for record in await self._tail.fetch(timeout_ms=200, max_records=2_000):
+            records = await self._tail.fetch(timeout_ms=200, max_records=2_000)
+            if not records:
+                await self._check_hole(topic, started)
+            for record in records:
                 try:
                     decoded, why = self.registry.fold(record.offset, record.value, record.signature)
                 except ValueError as error:
@@ -191,6 +196,18 @@ class ControlTail:
         self.current_ns = started
         async with self._moved:
             self._moved.notify_all()
+
+    async def _check_hole(self, topic: str, since_ns: int) -> None:
+        """Raises LogTruncatedError if a broker that answers has nothing to give where a record must be, and
+        LogUnavailableError if it doesn't answer."""
+        if self._tail is None or self._monotonic_ns() - since_ns < self._hole_after_s * 1e9:
+            return
+        end = (await self._tail.end_offsets())[topic, 0]
+        if self.registry.next_offset < end:
+            raise LogTruncatedError(
+                f"kv.control holds no record at {self.registry.next_offset} and ends at {end}: it must be "
+                "written without transactions and never be compacted"
+            )
 
     async def run(self) -> None:
         """Keeps catching up until cancelled; a broker that is away is retried, `current_ns` then stands still.

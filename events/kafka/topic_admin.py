@@ -11,7 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, LogUnavailableError
-from events.topic import ALL, Topic
+from events.topic import ALL, DEAD, Topic
 
 _LISTED_TIMEOUT_S = 10.0
 _LISTED_POLL_S = 0.05
@@ -22,7 +22,9 @@ CHECKED = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
     "max.message.bytes",
+    "compression.type",
 )
+FATAL = frozenset({"cleanup.policy", "compression.type"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,10 @@ def wanted_config(topic: Topic, *, min_insync: int) -> dict[str, str]:
         "retention.ms": str(topic.retention_ms),
         "min.insync.replicas": str(min_insync),
         "unclean.leader.election.enable": "false",
-        "max.message.bytes": str(PRODUCER_LIMIT_BYTES),
+        # A dead letter holds a whole record, in base64.
+        "max.message.bytes": str(2 * PRODUCER_LIMIT_BYTES if topic is DEAD else PRODUCER_LIMIT_BYTES),
+        # The broker unpacks what anybody sends: no record can need a codec that a reader lacks.
+        "compression.type": "uncompressed",
     }
 
 
@@ -106,7 +111,7 @@ class TopicAdmin:
             for setting, value in wanted_config(topic, min_insync=self._min_insync).items():
                 found = configs[name].get(setting, "")
                 if found != value and not _kept_longer(setting, value, found):
-                    findings.append(Finding(name, setting, value, found, setting == "cleanup.policy"))
+                    findings.append(Finding(name, setting, value, found, setting in FATAL))
         return sorted(findings, key=lambda finding: (not finding.fatal, finding.topic, finding.setting))
 
     def _new(self, topic: Topic) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from events.ids import Role, Tier, Unit
@@ -184,7 +185,7 @@ class PrefixScope(Record):
 
     type: Literal["prefix"] = "prefix"
     domain: Name
-    ids: PackedIds
+    ids: Annotated[PackedIds, MinLen(1)]
 
 
 class ProfileScope(Record):
@@ -195,7 +196,7 @@ class ProfileScope(Record):
 class IdsScope(Record):
     type: Literal["ids"] = "ids"
     domain: Name
-    ids: PackedIds
+    ids: Annotated[PackedIds, MinLen(1)]
 
 
 Scope = Annotated[

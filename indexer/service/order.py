@@ -184,6 +184,8 @@ class OrderDesk:
         """The scope to write. Raises ProblemError 403 for what isn't the caller's, alike for what isn't
         there."""
         registry = self._view.registry
+        if self._view.control_current_ns() is None:
+            raise fail(ProblemKind.INDEX_UNAVAILABLE, "kv.control is still being read", retry_after_ms=500)
         if isinstance(scope, TenantScope):
             tenants = {domain.tenant for domain in registry.domains.values()}
             if scope.tenant in tenants and principal.owns(scope.tenant):

@@ -205,7 +205,9 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
 def _key(text: str | None) -> str | None:
-    if text is not None and not (0 < len(text) <= 200 and all(c.isalnum() or c in "._:@/+-" for c in text)):
+    if text is not None and not (
+        0 < len(text) <= 200 and all((c.isascii() and c.isalnum()) or c in "._:@/+-" for c in text)
+    ):
         raise fail(
             ProblemKind.MALFORMED, "1 to 200 letters, digits and . _ : @ / + -", field="Idempotency-Key"
         )

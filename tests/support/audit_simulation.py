@@ -556,11 +556,11 @@ class SimFleet:
         if source is hook or not source.alive or not source.known:
             return
         _, one = rng.choice(sorted(source.known))
-        after = min(
+        oldest = min(
             (a for (_, b), copies in source.copies.table.items() if b == one for a in copies), default=None
         )
-        if after is not None:
-            self.begin(hook, source.worker, one, after, answered)
+        if oldest is not None:
+            self.begin(hook, source.worker, one, oldest, answered)
 
     def begin(self, hook: Hook, source: str, one: bytes, after: int, answered: bool) -> None:
         """A transfer starts, unless its block is here already or the destination's tombstone stops it."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from events.chain import sha256
@@ -17,13 +18,14 @@ from events.kafka.connection import (
     LogTail,
     LogTruncatedError,
     LogUnavailableError,
+    RawRecord,
     make_producer,
 )
 from events.kafka.control import ControlTail, ControlWriter
-from events.kafka.topic_admin import TopicAdmin
+from events.kafka.topic_admin import TopicAdmin, wanted_config
 from events.model.control import DomainCreated, Genesis, Granted, LimitSet
 from events.signing import Signer, verify
-from events.topic import ALL, CONTROL, EVENTS, TopicNames
+from events.topic import ALL, CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
 
 SIGNERS = {role: Signer.from_seed(sha256(role.value.encode())) for role in Role}
 
@@ -125,6 +127,58 @@ async def test_an_offset_outside_the_log_is_an_error_not_a_jump(log: KafkaConnec
         await reader.stop()
 
 
+async def until_end(log: KafkaConnection, end: int) -> None:
+    """A transaction's marker is written some time after its commit was answered."""
+    probe = LogTail(log, {(log.topic(CONTROL), 0): 0})
+    await probe.start()
+    try:
+        async with asyncio.timeout(10):
+            while (await probe.end_offsets())[log.topic(CONTROL), 0] < end:
+                await asyncio.sleep(0.02)
+    finally:
+        await probe.stop()
+
+
+async def test_a_hole_in_the_log_stops_its_readers_with_a_reason(log: KafkaConnection) -> None:
+    out = writer(log)
+    reader = ControlTail(log, Registry(verify), monotonic_ns=time.monotonic_ns, hole_after_s=1.0)
+    producer = AIOKafkaProducer(bootstrap_servers=log.bootstrap, transactional_id=log.names.prefix + "tx")
+    try:
+        await begin(out)
+        await producer.start()
+        async with producer.transaction():
+            await producer.send_and_wait(log.topic(CONTROL), b"garbage", partition=0)
+        await until_end(log, 4)
+        with pytest.raises(LogTruncatedError, match="without transactions"):
+            await asyncio.wait_for(reader.catch_up(), 10)
+        assert reader.registry.next_offset == 3
+        assert reader.current_ns is None
+    finally:
+        await producer.stop()
+        await out.stop()
+        await reader.stop()
+
+
+async def test_no_header_and_no_codec_of_a_stranger_stops_a_reader(log: KafkaConnection) -> None:
+    producer = make_producer(log)
+    reader = LogTail(log, {(log.topic(EVENTS), 0): 0})
+    try:
+        await producer.start()
+        await producer.send_and_wait(
+            log.topic(EVENTS), b"{}", partition=0, headers=[(SIGNATURE_HEADER, None)]
+        )
+        await reader.start()
+        records: list[RawRecord] = []
+        while not records:
+            records = await reader.fetch(timeout_ms=500)
+        assert (records[0].value, records[0].signature) == (b"{}", None)
+    finally:
+        await producer.stop()
+        await reader.stop()
+    assert await TopicAdmin(log, partitions=2).check() == []
+    assert wanted_config(EVENTS, min_insync=1)["compression.type"] == "uncompressed"
+
+
 async def test_topics_are_made_once_and_a_bad_one_is_found(kafka: str, topic_prefix: str) -> None:
     connection = KafkaConnection(kafka, TopicNames(topic_prefix))
     client = AIOKafkaAdminClient(bootstrap_servers=kafka)
@@ -137,7 +191,7 @@ async def test_topics_are_made_once_and_a_bad_one_is_found(kafka: str, topic_pre
     made, findings = await admin.ensure()
     assert len(made) == len(ALL) - 1
     fatal = {(finding.setting, finding.found) for finding in findings if finding.fatal}
-    assert fatal == {("partitions", "3"), ("cleanup.policy", "compact")}
+    assert fatal == {("partitions", "3"), ("cleanup.policy", "compact"), ("compression.type", "producer")}
     assert (await admin.ensure())[0] == []
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from auditor.fold import StreamFold
 from auditor.record import StreamRecord, UnreadableRecord, read_record
-from events.chain import MODULUS, sha256
+from events.chain import MODULUS
 from events.codec import BatchDecodeError, decode_batch
 from events.fold.apply import apply, apply_undecodable
 from events.fold.state import StreamState
@@ -71,13 +71,13 @@ class Both:
             apply(self.index, decode_batch(value))
         except BatchDecodeError as error:
             if error.stream is not None and error.seq is not None:
-                apply_undecodable(self.index, error.seq, sha256(value.split(b"\n")[0]), error.reason)
+                apply_undecodable(self.index, error.seq, error.reason)
         record = read_record(0, 0, value, None, lambda _: None)
         if isinstance(record, StreamRecord):
             self.audit.apply(record)
         else:
             assert isinstance(record, UnreadableRecord)
-            self.audit.apply_unreadable(record.seq or 0, record.header_sha256, record.reason)
+            self.audit.apply_unreadable(record.seq or 0, record.reason)
 
     def say(
         self, *stream_events: StreamEvent, alias: bytes = b"", events: Sequence[DomainEvent] = ()

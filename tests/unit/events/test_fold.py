@@ -263,7 +263,7 @@ def test_an_illegal_record_is_dead_and_quarantines_its_stream_alone(event: objec
 def test_an_undecodable_next_record_quarantines_and_the_chain_goes_on() -> None:
     builder, state = fresh()
     lost = builder.seal(events=[stored([A])])
-    changes = apply_undecodable(state, lost.seq, lost.header_sha256, "malformed")
+    changes = apply_undecodable(state, lost.seq, "malformed")
     assert (changes.outcome, changes.resync) == (Outcome.UNDECODABLE, True)
     assert apply(state, builder.batch(events=[stored([B])])).outcome is Outcome.APPLIED
     assert state.status is StreamStatus.QUARANTINED
@@ -338,7 +338,7 @@ def test_garbage_under_any_other_number_changes_no_state() -> None:
     builder, state = fresh()
     apply(state, builder.batch(events=[stored([A])]))
     for seq in (0, 1, 3, 4, 10**30):
-        changes = apply_undecodable(state, seq, bytes(32), "malformed")
+        changes = apply_undecodable(state, seq, "malformed")
         assert changes.dead
         assert not changes.resync
     assert apply(state, builder.batch(events=[stored([B], A)])).outcome is Outcome.APPLIED
@@ -363,3 +363,16 @@ def test_a_transfer_known_from_a_snapshot_alone_commits_like_any_other() -> None
         apply(state, batch)
     apply(state, builder.batch(events=[TransferCommitted(transfer="t9", digest=bytes(32))]))
     assert state.copies["gpu", 0][A][1].state is CopyState.COMMITTED
+
+
+def test_a_forged_unreadable_record_costs_a_snapshot_and_no_epoch() -> None:
+    builder, state = fresh()
+    genuine = builder.batch(events=[stored([A])])
+    assert apply_undecodable(state, genuine.header.seq, "unknown_version").resync
+    assert apply(state, genuine).outcome is Outcome.DUPLICATE
+    assert apply(state, builder.batch(events=[stored([B], A)])).outcome is Outcome.APPLIED
+    assert (state.status, state.sticky) == (StreamStatus.QUARANTINED, False)
+    run = CopyRun(profile=0, ids=(A, B), parents=(bytes(16), A))
+    for batch in builder.snapshot([SnapshotPart(runs=(run,))]):
+        apply(state, batch)
+    assert (state.status, held(state)) == (StreamStatus.LIVE, {A, B})

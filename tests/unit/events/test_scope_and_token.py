@@ -84,3 +84,9 @@ def test_pinned_partitions_are_stable_and_spread() -> None:
         pinned_partition(f"w{n}", 0, 8) for n in range(4)
     ]
     assert len({pinned_partition(f"worker-{n}", n % 2, 8) for n in range(64)}) == 8
+
+
+@pytest.mark.parametrize("scope", [IdsScope, PrefixScope])
+def test_a_scope_of_no_ids_is_no_scope(scope: type[IdsScope] | type[PrefixScope]) -> None:
+    with pytest.raises(ValueError, match="ids"):
+        scope(domain="d", ids=())
