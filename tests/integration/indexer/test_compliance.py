@@ -161,7 +161,7 @@ async def test_every_documented_question_has_the_documented_answer(
     try:
         await play(log)
         async with asyncio.timeout(90):
-            while not await answered(connection):  # noqa: ASYNC110 - other processes make it true
+            while not await answered(connection):
                 await asyncio.sleep(0.1)
         await connection.execute("SET ROLE kvledger_auditor")
         for query, answer in EXAMPLES:

@@ -87,7 +87,7 @@ async def test_silent_stream_is_fenced_and_a_broken_one_is_asked(
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    while not await holds():  # noqa: ASYNC110 - other processes make it true
+    while not await holds():
         await asyncio.sleep(0.3)
 
 

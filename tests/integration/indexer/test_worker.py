@@ -60,7 +60,7 @@ async def test_worker_stuck_in_a_write_ends(log: IndexerLog, store: Store, outbo
         return (await partition_log.bounds(topic, partition))[1]
 
     async def send_once_owned() -> None:
-        while not applier.positions:  # noqa: ASYNC110 - the worker makes it true
+        while not applier.positions:
             await asyncio.sleep(0.1)
         await log.send(min(applier.positions), [b"garbage"])
 

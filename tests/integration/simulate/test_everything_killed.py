@@ -137,5 +137,5 @@ async def _answers_again(asker: Asker, fleet: Fleet) -> None:
 
 async def _until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110 - what is waited for is in other processes
+        while not holds():
             await asyncio.sleep(0.05)

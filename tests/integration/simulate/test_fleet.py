@@ -42,7 +42,7 @@ async def serve(fleet: Fleet, names: Names, requests: Iterable[TraceRequest]) ->
 
 async def until(what: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not await what():  # noqa: ASYNC110 - what is waited for is in other processes
+        while not await what():
             await asyncio.sleep(0.05)
 
 

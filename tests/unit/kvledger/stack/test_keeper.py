@@ -43,7 +43,7 @@ def keeper(kept: Service, changes: list[ServiceState], *, start_timeout_s: float
 
 async def reached(kept: Keeper, state: ServiceState, *, restarts: int) -> None:
     async with asyncio.timeout(20):
-        while (kept.record.state, kept.record.restarts) != (state, restarts):  # noqa: ASYNC110
+        while (kept.record.state, kept.record.restarts) != (state, restarts):
             await asyncio.sleep(0.02)
 
 
@@ -104,7 +104,7 @@ async def test_what_a_program_started_goes_with_it(tmp_path: Path) -> None:
         )
     child = int((tmp_path / "parent.log").read_text().split()[0])
     async with asyncio.timeout(10):
-        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():  # noqa: ASYNC110, ASYNC240
+        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():  # noqa: ASYNC240
             await asyncio.sleep(0.02)
 
 
