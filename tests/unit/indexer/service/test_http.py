@@ -356,6 +356,28 @@ async def test_a_fault_of_ours_shows_no_traceback(monkeypatch: pytest.MonkeyPatc
     assert "secret-prompt" not in response.text
 
 
+async def test_an_order_is_asked_for_again_while_control_is_still_being_read() -> None:
+    made = service()
+    made.view.control_current_ns = lambda: None
+    async with browser(made) as http:
+        response = await http.post(
+            "/v1/deletions", json={"scope": {"type": "domain", "domain": "default"}, "reason": "x"}
+        )
+    assert (response.status_code, kind(response)) == (503, "index-unavailable")
+    assert "Retry-After" in response.headers
+
+
+@pytest.mark.parametrize("key", ["é", "ª", "²", "", "a" * 201, "a b"])
+async def test_an_idempotency_key_is_plain_text(key: str) -> None:
+    async with browser(service()) as http:
+        response = await http.post(
+            "/v1/deletions",
+            json={"scope": {"type": "domain", "domain": "default"}, "reason": "x"},
+            headers={b"Idempotency-Key": key.encode()},
+        )
+    assert response.status_code == 400
+
+
 async def test_the_openapi_document_holds_every_route() -> None:
     async with browser(service()) as http:
         document = (await http.get("/openapi.json")).json()
