@@ -181,7 +181,15 @@ class Hook:
         """The registry has installed another record: an order, a nonce, or the end of this epoch."""
         registry, stream = self._services.registry, self.stream
         if stream is not None and (stream in registry.fenced or registry.superseded(stream)):
-            LOG.warning("%s is fenced or superseded: registering again", stream)
+            if stream in registry.fenced:
+                LOG.warning("%s is fenced: registering again", stream)
+            else:
+                LOG.warning(
+                    "%s is superseded: another hook speaks for %s/%d; stop one of them. Registering again",
+                    stream,
+                    stream.worker,
+                    stream.rank,
+                )
             self.new_epoch(contested=True)
         self.obedience.wake()
 
