@@ -72,7 +72,7 @@ async def test_a_restarted_engine_is_discharged_by_its_end_and_its_next_life_ack
         await fleet.restart(fleet.workers[0])
         (verdict,) = await audit_requests(settings, [number], wait_s=30)
         assert verdict.kind is VerdictKind.PROVEN
-        assert any(holder.discharge.startswith("closed with its engine") for holder in verdict.holders)
+        assert any(holder.discharge.startswith("exit attested") for holder in verdict.holders)
 
 
 async def test_a_killed_worker_leaves_the_deletion_unproven(settings: Settings) -> None:
