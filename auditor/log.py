@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
+from events.kafka.deadline import within
 from events.model.audit import PartitionPosition
 from events.topic import AUDIT, CONTROL, EVENTS, MAX_RECORD_BYTES
 
@@ -40,11 +40,9 @@ class PartitionReader:
             request_timeout_ms=10_000,
         )
         try:
-            await asyncio.wait_for(self._consumer.start(), self.timeout_s)
+            await within(self._consumer.start(), self.timeout_s)
             self._consumer.assign([TopicPartition(self.topic, p) for p in range(partitions)])
-            found = await asyncio.wait_for(
-                self._consumer.beginning_offsets(self._partitions()), self.timeout_s
-            )
+            found = await within(self._consumer.beginning_offsets(self._partitions()), self.timeout_s)
         except (KafkaError, TimeoutError, OSError) as error:
             await self.stop()
             raise self._unavailable("can't be opened") from error
@@ -59,7 +57,7 @@ class PartitionReader:
     async def ends(self) -> dict[int, int]:
         """Offset behind the newest record, by partition. Raises LogUnavailableError."""
         try:
-            found = await asyncio.wait_for(self._consumer.end_offsets(self._partitions()), self.timeout_s)
+            found = await within(self._consumer.end_offsets(self._partitions()), self.timeout_s)
         except (KafkaError, TimeoutError) as error:
             raise self._unavailable("doesn't say where it ends") from error
         return {int(tp.partition): int(offset) for tp, offset in found.items()}
@@ -73,7 +71,7 @@ class PartitionReader:
                 open_ = [tp for tp in self._partitions() if await self._at(tp) < ends[tp.partition]]
                 if not open_:
                     return
-                batches = await asyncio.wait_for(
+                batches = await within(
                     self._consumer.getmany(*open_, timeout_ms=500, max_records=5_000), self.timeout_s
                 )
                 for where, messages in batches.items():
@@ -92,7 +90,7 @@ class PartitionReader:
             await consumer.stop()
 
     async def _at(self, where: Any) -> int:
-        return int(await asyncio.wait_for(self._consumer.position(where), self.timeout_s))
+        return int(await within(self._consumer.position(where), self.timeout_s))
 
     def _partitions(self) -> list[Any]:
         return sorted(self._consumer.assignment())
@@ -154,9 +152,9 @@ async def append_audit(connection: KafkaConnection, key: str, values: list[bytes
         request_timeout_ms=10_000,
     )
     try:
-        await asyncio.wait_for(producer.start(), timeout_s)
+        await within(producer.start(), timeout_s)
         for value in values:
-            await asyncio.wait_for(
+            await within(
                 producer.send_and_wait(connection.topic(AUDIT), value, key=key.encode(), partition=0),
                 timeout_s,
             )

@@ -24,6 +24,7 @@ from events.kafka.connection import (
     make_producer,
 )
 from events.kafka.control import ControlTail, ControlWriter
+from events.kafka.deadline import within
 from events.model.audit import QuotaState
 from events.model.control import ControllerStarted, Fenced
 from events.model.signal import Beacon, ResyncRequested
@@ -137,7 +138,7 @@ class Controller:
         watch = SilenceWatch(self._options.silence)
         tail: LogTail | None = None
         try:
-            await asyncio.wait_for(producer.start(), SEND_TIMEOUT_S)
+            await within(producer.start(), SEND_TIMEOUT_S)
             tail = await self._listen()
             while True:
                 await self._control.catch_up()

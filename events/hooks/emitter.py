@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerClosed
 from events.hooks.producer import ProducerLife, RebuiltProducer
 from events.hooks.stream import SealedRecord
 from events.kafka.connection import KafkaConnection
+from events.kafka.deadline import within
 from events.topic import EVENTS, SIGNATURE_HEADER
 
 LOG = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def _fill(builder: Any, lane: _Lane) -> int:
 
 async def _within(event: asyncio.Event, timeout_s: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        await within(event.wait(), timeout_s)
     except TimeoutError:
         return False
     return True

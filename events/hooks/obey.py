@@ -16,6 +16,7 @@ from events.hooks.engine_event import EngineHash
 from events.hooks.engine_port import EnginePort, Parts, ScopedCopy, Translation, Translator
 from events.hooks.obligation import Obligation, Obligations
 from events.ids import Capability
+from events.kafka.deadline import within
 from events.model.part import BlockInvalidated, BlockStored, DomainEvent, RequestStanding
 
 LOG = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Obedience:
     async def _ordered(self, pause_s: float) -> None:
         """A pause, which a new order ends."""
         try:
-            await asyncio.wait_for(self._order.wait(), pause_s)
+            await within(self._order.wait(), pause_s)
         except TimeoutError:
             return
 

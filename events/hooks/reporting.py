@@ -10,6 +10,7 @@ from typing import Protocol
 
 from events.errors import KvledgerError
 from events.hooks.stream import Epoch
+from events.kafka.deadline import within
 
 LOG = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Reporting:
     async def opened(self, timeout_s: float) -> bool:
         """Waits until an epoch is open; False if that took longer."""
         try:
-            await asyncio.wait_for(self._open.wait(), timeout_s)
+            await within(self._open.wait(), timeout_s)
         except TimeoutError:
             return False
         return True

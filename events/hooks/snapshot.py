@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from events.hooks.engine_port import Translation
+from events.kafka.deadline import within
 
 
 class SnapshotHook(Protocol):
@@ -96,7 +97,7 @@ class Repair:
     async def _due(self) -> bool:
         """Waits until asked; False when the interval has passed without."""
         try:
-            await asyncio.wait_for(self._asked.wait(), self._pace.interval_s)
+            await within(self._asked.wait(), self._pace.interval_s)
         except TimeoutError:
             return False
         return True

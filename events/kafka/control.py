@@ -22,6 +22,7 @@ from events.kafka.connection import (
     RawRecord,
     make_producer,
 )
+from events.kafka.deadline import within
 from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord
 from events.signing import Signer
 from events.topic import CONTROL, SIGNATURE_HEADER
@@ -66,7 +67,7 @@ class ControlWriter:
         producer = make_producer(self._connection, client_id="kvledger-control")
         tail = LogTail(self._connection, {(topic, 0): 0})
         try:
-            await asyncio.wait_for(producer.start(), self._timeout_s)
+            await within(producer.start(), self._timeout_s)
             await tail.start()
         except (KafkaError, TimeoutError) as error:
             await producer.stop()
@@ -112,9 +113,7 @@ class ControlWriter:
         )
         async with self._lock:
             try:
-                return await asyncio.wait_for(
-                    self._write(body.kind, value, signer.sign(line)), self._timeout_s
-                )
+                return await within(self._write(body.kind, value, signer.sign(line)), self._timeout_s)
             except (KafkaError, TimeoutError) as error:
                 raise LogUnavailableError(f"{body.kind}: {type(error).__name__}") from error
 
@@ -231,7 +230,7 @@ class ControlTail:
                 await self._moved.wait_for(lambda: self.registry.next_offset > offset)
 
         try:
-            await asyncio.wait_for(reached(), timeout_s)
+            await within(reached(), timeout_s)
         except TimeoutError:
             return False
         return True

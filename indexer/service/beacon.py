@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from events.codec import dump
 from events.ids import StreamKey, StreamStatus
 from events.kafka.connection import KafkaConnection, make_producer
+from events.kafka.deadline import within
 from events.model.signal import Beacon, ResyncRequested
 from events.topic import SIGNALS
 from router_client.view import LocalView
@@ -47,7 +48,7 @@ class BeaconWriter:
         while True:
             producer = make_producer(self._connection, client_id=f"kvledger-{self._view.reader}")
             try:
-                await asyncio.wait_for(producer.start(), SEND_TIMEOUT_S * 2)
+                await within(producer.start(), SEND_TIMEOUT_S * 2)
                 self._failures = 0
                 await self._write(producer)
             except (KafkaError, TimeoutError) as error:
@@ -84,7 +85,7 @@ class BeaconWriter:
 
     async def _send(self, producer: Any, value: bytes) -> None:
         key = self._view.reader.encode()
-        sent = await asyncio.wait_for(producer.send(self._topic, value, key=key, partition=0), SEND_TIMEOUT_S)
+        sent = await within(producer.send(self._topic, value, key=key, partition=0), SEND_TIMEOUT_S)
         sent.add_done_callback(self._delivered)
 
     def _delivered(self, sent: asyncio.Future[Any]) -> None:
@@ -118,6 +119,6 @@ class BeaconWriter:
 
 async def _quietly_stop(producer: Any) -> None:
     try:
-        await asyncio.wait_for(producer.stop(), SEND_TIMEOUT_S)
+        await within(producer.stop(), SEND_TIMEOUT_S)
     except (KafkaError, TimeoutError):
         LOG.warning("a producer did not stop in time", extra={"action": "beacon"})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from events.kafka.deadline import within
 from kvledger.command.migrate import configured_database
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
@@ -58,7 +59,7 @@ async def run(settings: Settings, dsn: str) -> None:
     _end_within(STOP_WITHIN_S)
     try:
         # After a signal the worker leaves its group in order; what waits for a service is cut short.
-        await asyncio.wait_for(work, 15 if stop.is_set() else None)
+        await within(work, 15 if stop.is_set() else None)
     except TimeoutError:
         logging.getLogger(__name__).warning("stopped without leaving the group in order")
 

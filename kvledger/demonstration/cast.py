@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from events.errors import KvledgerError
+from events.kafka.deadline import within
 from kvledger.demonstration.stage import Stage
 from kvledger.settings import Settings
 from kvledger.simulate.asker import Answered, Asker
@@ -60,7 +61,7 @@ class Cast:
         """The worker computes the prompt. Raises SceneError if it takes too long."""
         job = worker.submit(prompt)
         try:
-            await asyncio.wait_for(asyncio.shield(job.done), 30)
+            await within(asyncio.shield(job.done), 30)
         except TimeoutError as error:
             raise SceneError(f"{worker.name} did not serve a prompt within 30 s") from error
 

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 
 from events.ids import Role
+from events.kafka.deadline import within
 from kvledger.demonstration.cast import BOUND_MS, Cast, SceneError
 from kvledger.keyfile import load_signer
 from kvledger.stack.plan import process_environment
@@ -126,7 +127,7 @@ async def _kvledger(cast: Cast, *words: str) -> tuple[int, str, str]:
         env=process_environment(cast.settings, cast.at),
     )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), AUDIT_TIMEOUT_S)
+        output, errors = await within(process.communicate(), AUDIT_TIMEOUT_S)
     except TimeoutError as error:
         raise SceneError(f"kvledger {words[0]} took longer than {AUDIT_TIMEOUT_S:.0f} s") from error
     finally:

@@ -18,6 +18,7 @@ from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmation, Confirmed, RemovalResult, ResetResult, Unanswered
 from events.hooks.hook import Hook
 from events.ids import Basis, Capability
+from events.kafka.deadline import within
 from events.model.signal import Load
 from kvledger.simulate.engine import PromptTooLongError, Running, SimEngine
 from kvledger.simulate.prompt import Prompt
@@ -152,7 +153,7 @@ class SimWorker:
         self._waiting.append(answer)
         self._work.set()
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            return await within(answer, timeout_s)
         except TimeoutError:
             return Unanswered()
 
@@ -164,7 +165,7 @@ class SimWorker:
             order = _Removal(tuple(hashes), asyncio.get_running_loop().create_future())
             self._removals.append(order)
             try:
-                await asyncio.wait_for(order.done, timeout_s)
+                await within(order.done, timeout_s)
             except TimeoutError:
                 return RemovalResult(refused="engine_error", cure="wait until the engine's step has ended")
         else:

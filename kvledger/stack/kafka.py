@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from events.kafka.deadline import within
 from kvledger.stack import archive
 from kvledger.stack.failure import DataVersionError, StackError
 from kvledger.stack.port import LOOPBACK
@@ -141,9 +142,7 @@ async def answers(bootstrap: str) -> bool:
     host, _, port = bootstrap.split(",", maxsplit=1)[0].strip().rpartition(":")
     try:
         # aiokafka takes longer than a plain connection to notice that nobody listens.
-        _, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, int(port)), _ANSWER_TIMEOUT_MS / 1000
-        )
+        _, writer = await within(asyncio.open_connection(host, int(port)), _ANSWER_TIMEOUT_MS / 1000)
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from events.kafka.deadline import within
 from kvledger.stack.failure import ServiceFailedError
 from kvledger.stack.plan import Service
 from kvledger.stack.process import identify
@@ -167,7 +168,7 @@ async def end(process: asyncio.subprocess.Process, *, stop_signal: int, timeout_
         with suppress(ProcessLookupError):
             process.send_signal(stop_signal)
         try:
-            await asyncio.wait_for(process.wait(), timeout_s)
+            await within(process.wait(), timeout_s)
         except TimeoutError:
             _log.warning("process %d did not stop within %g s and is killed", process.pid, timeout_s)
             _kill_group(process.pid)
@@ -190,7 +191,7 @@ async def run_once(
     """Runs a program to its end; raises `ServiceFailedError` with its last line. Cancelling kills it."""
     process = await spawn(command, log=log, folder=folder, environment=environment, run_as=run_as)
     try:
-        code = await asyncio.wait_for(process.wait(), timeout_s)
+        code = await within(process.wait(), timeout_s)
     except TimeoutError as error:
         raise ServiceFailedError(name, reason=f"was not done within {timeout_s:g} s", log=log) from error
     finally:
