@@ -14,8 +14,8 @@ from faust.transport.drivers.aiokafka import Consumer
 from faust.types import TP
 
 from events.errors import KvledgerError
-from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
-from events.topic import EVENTS, SIGNATURE_HEADER
+from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
+from events.topic import EVENTS
 from indexer.applier import Applier, SeekError
 from indexer.store import LeaseLostError, StoreUnavailableError
 
@@ -123,20 +123,9 @@ class LedgerApp(faust.App):
 
 
 def _raw(message: Any) -> RawRecord:
-    signature = None
-    headers = message.headers or ()
-    for name, value in headers.items() if isinstance(headers, dict) else headers:
-        if name == SIGNATURE_HEADER:
-            signature = None if value is None else bytes(value)
-    return RawRecord(
-        str(message.topic),
-        int(message.partition),
-        int(message.offset),
-        None if message.key is None else bytes(message.key),
-        b"" if message.value is None else bytes(message.value),
-        signature,
-        int(message.timestamp * 1_000) if message.timestamp is not None else 0,
-    )
+    """Faust counts timestamps in seconds."""
+    seconds = message.timestamp
+    return raw_record(message, timestamp_ms=0 if seconds is None else int(seconds * 1_000))
 
 
 async def run_worker(

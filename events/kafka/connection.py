@@ -50,10 +50,14 @@ class RawRecord:
     timestamp_ms: int
 
 
-def raw_record(message: Any) -> RawRecord:
-    """aiokafka's record as typed values; a tombstone's missing value becomes empty bytes."""
+def raw_record(message: Any, *, timestamp_ms: int | None = None) -> RawRecord:
+    """A client's record as typed values: no value becomes empty bytes, a header without one no signature.
+
+    aiokafka gives timestamps in milliseconds; whoever reads through a client that doesn't says it here.
+    """
     signature: bytes | None = None
-    for name, value in message.headers or ():
+    headers = message.headers or ()
+    for name, value in headers.items() if isinstance(headers, dict) else headers:
         if name == SIGNATURE_HEADER:
             signature = None if value is None else bytes(value)
     return RawRecord(
@@ -63,7 +67,7 @@ def raw_record(message: Any) -> RawRecord:
         None if message.key is None else bytes(message.key),
         b"" if message.value is None else bytes(message.value),
         signature,
-        int(message.timestamp),
+        int(message.timestamp) if timestamp_ms is None else timestamp_ms,
     )
 
 
