@@ -1,0 +1,86 @@
+"""What a trial found, for people and as one line for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from kvledger.simulate.fault import Strike
+from kvledger.simulate.report import percentile
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """One trial of a scenario under one seed.
+
+    `answered_in_bound` counts lookups answered 200 within the scenario's bound, of `lookups`; what the
+    checker found is in `wrong_unflagged`, `unjustified_refusals` and `unjustified_exclusions`;
+    `lost_events` says for each stream whose fold isn't what its engine holds how; `unrepaired` has a line
+    for each fault that wasn't repaired by its deadline. `whys` are the first violations in words.
+    """
+
+    scenario: str
+    seed: int
+    elapsed_s: float
+    requests: int
+    events: int
+    lookups: int
+    answered_in_bound: int
+    refused: int
+    wrong_unflagged: int
+    unjustified_refusals: int
+    unjustified_exclusions: int
+    strikes: tuple[Strike, ...] = ()
+    unrepaired: tuple[str, ...] = ()
+    lost_events: tuple[str, ...] = ()
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    host_slow_s: float = 0.0
+    whys: tuple[str, ...] = ()
+    journal: tuple[str, ...] = ()
+
+    @property
+    def violations(self) -> int:
+        """0 means that the trial is passed."""
+        return (
+            self.wrong_unflagged
+            + self.unjustified_refusals
+            + self.unjustified_exclusions
+            + len(self.unrepaired)
+            + len(self.lost_events)
+        )
+
+    @property
+    def in_bound_share(self) -> float:
+        """Share of lookups that were answered within the bound; 1 without lookups."""
+        return self.answered_in_bound / self.lookups if self.lookups else 1.0
+
+    @property
+    def repairs_s(self) -> list[float]:
+        """Times from the end of each trouble to its repair."""
+        return [strike.repair_s for strike in self.strikes if strike.repair_s is not None]
+
+    def document(self) -> dict[str, object]:
+        """All fields and what follows from them, ready for JSON."""
+        struck: dict[str, int] = {}
+        for strike in self.strikes:
+            struck[strike.name] = struck.get(strike.name, 0) + 1
+        fields = asdict(self)
+        fields.update(
+            violations=self.violations,
+            in_bound_share=round(self.in_bound_share, 5),
+            struck=struck,
+            repair_p50_s=_rounded(percentile(self.repairs_s, 0.5)),
+            repair_max_s=_rounded(max(self.repairs_s, default=None)),
+            elapsed_s=round(self.elapsed_s, 2),
+            host_slow_s=round(self.host_slow_s, 2),
+        )
+        return fields
+
+    def json_line(self) -> str:
+        """`document` as one line without a line end."""
+        return json.dumps(self.document(), separators=(",", ":"))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
