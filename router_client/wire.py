@@ -261,9 +261,10 @@ class Answer(BaseModel):
 
 
 def answer_headers(answer: Answer, bound_ms: float | None) -> dict[str, str]:
-    """The answer's headers, so that a proxy or a log can read them without the body."""
+    """The answer's headers, so that a proxy or a log can read them without the body. The effective
+    consistency is `bounded` only if everything that the answer speaks for is within the bound."""
     headers = {
-        CONSISTENCY_HEADER: "any" if bound_ms is None else "bounded",
+        CONSISTENCY_HEADER: "bounded" if _bounded(answer, bound_ms) else "any",
         COVERAGE_HEADER: str(answer.coverage),
         TOKEN_HEADER: answer.token,
         "Cache-Control": "no-store",
@@ -275,6 +276,14 @@ def answer_headers(answer: Answer, bound_ms: float | None) -> dict[str, str]:
     if bound_ms is not None:
         headers[BOUND_HEADER] = f"{bound_ms:g}"
     return headers
+
+
+def _bounded(answer: Answer, bound_ms: float | None) -> bool:
+    if bound_ms is None:
+        return False
+    if answer.coverage.included == 0:
+        return True
+    return answer.staleness_ms is not None and answer.staleness_ms <= bound_ms
 
 
 def binary_query(request: Mapping[str, Any]) -> dict[str, str]:

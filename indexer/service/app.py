@@ -22,11 +22,13 @@ from indexer.service.body import (
     send_problem,
 )
 from indexer.service.config import ServiceConfig
+from indexer.service.directive import DirectiveDesk
 from indexer.service.feed import ViewFeed
 from indexer.service.lookup import LookupEndpoint
 from indexer.service.metric import Metrics
 from indexer.service.order import OrderDesk
 from indexer.service.plane import make_plane
+from indexer.service.scribe import Scribe
 from router_client.problem import ProblemKind, problem
 from router_client.view import LocalView
 
@@ -64,12 +66,17 @@ class LookupService:
         )
         self.feed.attach(self.view)
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
-        self.desk = OrderDesk(config, self.view, self.feed, wall_ms=wall_ms)
+        self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
+        self.desk = OrderDesk(self.view, self.scribe)
+        self.directives = DirectiveDesk(registry, self.scribe)
+        self.feed.control.listen(self.directives.folded)
         self.metrics = Metrics(self.view, self.feed)
         self._endpoint = LookupEndpoint(
             config, self.view, self.feed, self.metrics, monotonic_ns=monotonic_ns, wall_ms=wall_ms
         )
-        self._plane = make_plane(config, self.view, self.feed, self.desk, self.metrics, self._endpoint)
+        self._plane = make_plane(
+            config, self.view, self.feed, self.desk, self.directives, self.metrics, self._endpoint
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
 
@@ -93,7 +100,7 @@ class LookupService:
 
     async def _stop_writers(self) -> None:
         await self.feed.stop()
-        await self.desk.stop()
+        await self.scribe.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A feed that dies of a fault, or of a truncated kv.control, must not leave a replica behind that goes

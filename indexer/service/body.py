@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from events.errors import KvledgerError
 from router_client.problem import Problem, ProblemKind, problem
-from router_client.wire import JSON_TYPE, PROBLEM_TYPE
+from router_client.wire import BOUND_HEADER, COVERAGE_HEADER, JSON_TYPE, PROBLEM_TYPE
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -101,5 +101,9 @@ async def send_problem(send: Send, document: Problem) -> None:
         headers["WWW-Authenticate"] = 'Bearer realm="kvledger"'
     if document.retry_after_ms is not None:
         headers["Retry-After"] = str(max(1, -(-document.retry_after_ms // 1_000)))
+    if document.coverage is not None:
+        headers[COVERAGE_HEADER] = str(document.coverage)
+    if document.bound_ms is not None:
+        headers[BOUND_HEADER] = f"{document.bound_ms:g}"
     body = document.model_dump_json(exclude_none=True).encode()
     await send_document(send, document.status, body, media=PROBLEM_TYPE, headers=headers)

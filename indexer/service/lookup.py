@@ -79,7 +79,7 @@ class LookupEndpoint:
         principal = self.caller(scope)
         body = await self._body(scope, receive)
         query = self._query(scope, body, principal)
-        found = await self._answer(query)
+        found = await self._answer(query, started_ns)
         self._metrics.lookup(found, (self._monotonic_ns() - started_ns) / 1e9)
         if isinstance(found, Problem):
             await send_problem(send, found)
@@ -100,10 +100,11 @@ class LookupEndpoint:
             raise ProblemError(unreadable(error)) from error
         if len(request.lookups) > self._config.max_batch:
             raise fail(ProblemKind.TOO_LARGE, f"{len(request.lookups)} lookups", limit=self._config.max_batch)
+        asked_ns = self._monotonic_ns()
         parts: list[bytes] = []
         for lookup in request.lookups:
             query = self.settle(lookup, principal, None)
-            found = query if isinstance(query, Problem) else await self._answer(query)
+            found = query if isinstance(query, Problem) else await self._answer(query, asked_ns)
             self._metrics.lookup(found, None)
             parts.append(found.model_dump_json(exclude_none=isinstance(found, Problem)).encode())
         document = b'{"answers":[' + b",".join(parts) + b"]}"
@@ -161,22 +162,22 @@ class LookupEndpoint:
         show = principal.role is not CallerRole.TENANT or principal.tenant == domain.tenant
         return make_query(request, name, tokens=tokens, show_quota=show)
 
-    async def _answer(self, query: Query) -> Answer | Problem:
+    async def _answer(self, query: Query, asked_ns: int) -> Answer | Problem:
+        """`asked_ns`: when the request came; `wait_ms` counts from there, so that a batch waits once."""
         found = answer(self._view, query, self._monotonic_ns(), self._wall_ms())
         if isinstance(found, Problem) and found.kind is ProblemKind.TOKEN_AHEAD:
-            found = await self._wait_for_token(query, found)
+            found = await self._wait_for_token(query, found, asked_ns)
         if isinstance(found, Problem) and found.retry_after_ms is not None:
             spread = 1 + JITTER * random.random()
             found = found.model_copy(update={"retry_after_ms": round(found.retry_after_ms * spread)})
         return found
 
-    async def _wait_for_token(self, query: Query, ahead: Problem) -> Answer | Problem:
+    async def _wait_for_token(self, query: Query, ahead: Problem, asked_ns: int) -> Answer | Problem:
         """Waits, capped, until the view has reached the token; a token that the log itself has not reached
         is refused for good."""
         token = query.min_token
         if token is None:
             return ahead
-        asked_ns = self._monotonic_ns()
         until_ns = asked_ns + round(min(query.wait_ms, self._config.max_wait_ms) * 1e6)
         while not self._view.reached(token):
             left_s = (until_ns - self._monotonic_ns()) / 1e9

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from indexer.service.directive import FenceBody, LimitBody
 from indexer.service.lookup import BatchRequest
 from indexer.service.order import DeletionBody, InvalidationBody
 from router_client.problem import Problem
@@ -28,6 +30,12 @@ from router_client.wire import (
 HEADERS = (
     AS_OF_HEADER, STALENESS_HEADER, BOUND_HEADER, CONSISTENCY_HEADER, COVERAGE_HEADER, TOKEN_HEADER
 )  # fmt: skip
+ORDERS: dict[str, type[BaseModel]] = {
+    "/v1/deletions": DeletionBody,
+    "/v1/invalidations": InvalidationBody,
+    "/v1/limits": LimitBody,
+    "/v1/fences": FenceBody,
+}
 REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "503")
 
 
@@ -46,7 +54,14 @@ def describe(app: FastAPI) -> None:
 
 def _add(document: dict[str, Any]) -> None:
     template = "#/components/schemas/{model}"
-    models = (LookupRequest, BinaryQuery, BatchRequest, Answer, Problem, DeletionBody, InvalidationBody)
+    models: tuple[type[BaseModel], ...] = (
+        LookupRequest,
+        BinaryQuery,
+        BatchRequest,
+        Answer,
+        Problem,
+        *ORDERS.values(),
+    )
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=template)
     document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
     query = schemas["$defs"]["BinaryQuery"]["properties"]
@@ -105,8 +120,8 @@ def _add(document: dict[str, Any]) -> None:
             },
         }
     }
-    document["paths"]["/v1/deletions"]["post"]["requestBody"] = _body("DeletionBody")
-    document["paths"]["/v1/invalidations"]["post"]["requestBody"] = _body("InvalidationBody")
+    for path, model in ORDERS.items():
+        document["paths"][path]["post"]["requestBody"] = _body(model.__name__)
 
 
 def _ref(name: str) -> dict[str, str]:

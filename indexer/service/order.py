@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import rfc8785
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from events.errors import IdentityError, SignatureError
+from events.errors import IdentityError
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
 from events.identity import pack_tokens, root_parent
-from events.ids import Role
-from events.kafka.connection import LogUnavailableError
-from events.kafka.control import ControlWriter
 from events.model.control import (
     DeletionRequested,
     DomainScope,
@@ -30,15 +26,12 @@ from events.model.field import Count, Name, Text
 from events.signing import Signer
 from events.token import Token
 from indexer.service.body import fail
-from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
-from indexer.service.feed import ViewFeed
+from indexer.service.scribe import Scribe
 from router_client.answer import UNDECLARED
 from router_client.problem import ProblemKind
 from router_client.view import LocalView
 from router_client.wire import Label, Model, TokenId
-
-READ_BACK_S = 10.0
 
 
 class TokenPrefixScope(Model):
@@ -84,26 +77,31 @@ class Receipt(Model):
     repeated: bool = False
 
 
-IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@/+\-]{1,200}$")]
+def make_receipt(
+    signer: Signer, *, log: str, number: int, kind: str, record_sha256: bytes, repeated: bool
+) -> Receipt:
+    """The signed receipt of the control record with this number."""
+    stated: dict[str, Any] = {
+        "request": number,
+        "kind": kind,
+        "log": log,
+        "record_sha256": record_sha256.hex(),
+        "signer": signer.id,
+    }
+    return Receipt(
+        **stated,
+        signature=signer.sign(rfc8785.dumps(stated)).hex(),
+        token=Token(log, (), number + 1).encode(),
+        repeated=repeated,
+    )
 
 
 class OrderDesk:
     """Takes orders of callers that may give them. Needs the control key."""
 
-    def __init__(
-        self, config: ServiceConfig, view: LocalView, feed: ViewFeed, *, wall_ms: Callable[[], int]
-    ) -> None:
-        self._config = config
+    def __init__(self, view: LocalView, scribe: Scribe) -> None:
         self._view = view
-        self._feed = feed
-        self._wall_ms = wall_ms
-        self._writer: ControlWriter | None = None
-
-    async def stop(self) -> None:
-        """Idempotent."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            await writer.stop()
+        self._scribe = scribe
 
     async def delete(self, body: DeletionBody, principal: Principal, key: str | None) -> Receipt:
         """Writes a deletion request, or finds the one that the same caller gave the same key before."""
@@ -124,22 +122,11 @@ class OrderDesk:
     async def _give(
         self, order: DeletionRequested | InvalidationRequested, principal: Principal, key: str | None
     ) -> Receipt:
-        signer = self._config.signers.get(Role.CONTROL)
-        if signer is None:
-            raise fail(ProblemKind.FORBIDDEN, "this replica has no control key")
+        signer = self._scribe.signer()
         registry = self._view.registry
-        if not registry.log:
-            raise fail(ProblemKind.INDEX_UNAVAILABLE, "kv.control is still being read", retry_after_ms=500)
         if key is not None and (principal.name, key) in registry.idempotency:
             return self._repeated(registry.idempotency[principal.name, key], order, signer)
-        try:
-            writer = await self._started(registry.log)
-            appended = await writer.append(order, idempotency_key=key, key_scope=principal.name)
-        except (LogUnavailableError, SignatureError) as error:
-            await self.stop()
-            raise fail(ProblemKind.LOG_UNAVAILABLE, str(error), retry_after_ms=1_000) from error
-        if not await self._feed.control.wait_for(appended.offset, READ_BACK_S):
-            raise fail(ProblemKind.LOG_UNAVAILABLE, "written, not read back in time", retry_after_ms=1_000)
+        appended = await self._scribe.write(order, principal=principal.name, key=key)
         if appended.offset not in registry.deletions:
             first = registry.idempotency.get((principal.name, key)) if key is not None else None
             if first is None:
@@ -156,29 +143,14 @@ class OrderDesk:
         return self._receipt(known, signer, repeated=True)
 
     def _receipt(self, deletion: Deletion, signer: Signer, *, repeated: bool) -> Receipt:
-        log = self._view.registry.log
-        stated: dict[str, Any] = {
-            "request": deletion.number,
-            "kind": deletion.body.kind,
-            "log": log,
-            "record_sha256": deletion.record_sha256.hex(),
-            "signer": signer.id,
-        }
-        return Receipt(
-            **stated,
-            signature=signer.sign(rfc8785.dumps(stated)).hex(),
-            token=Token(log, (), deletion.number + 1).encode(),
+        return make_receipt(
+            signer,
+            log=self._view.registry.log,
+            number=deletion.number,
+            kind=deletion.body.kind,
+            record_sha256=deletion.record_sha256,
             repeated=repeated,
         )
-
-    async def _started(self, log: str) -> ControlWriter:
-        if self._writer is None:
-            writer = ControlWriter(
-                self._config.connection, log=log, signers=self._config.signers, wall_ms=self._wall_ms
-            )
-            await writer.start()
-            self._writer = writer
-        return self._writer
 
     def _checked(self, scope: AnyScope, principal: Principal) -> Scope:
         """The scope to write. Raises ProblemError 403 for what isn't the caller's, alike for what isn't

@@ -6,16 +6,13 @@ import json
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
-from starlette.exceptions import HTTPException
 
-from events.fold.quota import counts
-from events.fold.registry_state import Deletion
-from events.ids import StreamKey, Tier, Unit
 from indexer.service.body import ProblemError, fail, unreadable
 from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
+from indexer.service.directive import DirectiveDesk, FenceBody, LimitBody
+from indexer.service.document import order_document, usage_document, worker_document
 from indexer.service.feed import ViewFeed
 from indexer.service.holder import discharged_everywhere, holders_of, unread_domains
 from indexer.service.lookup import LookupEndpoint
@@ -28,24 +25,13 @@ from indexer.service.order import (
     Receipt,
     visible_to,
 )
+from indexer.service.refusal import as_response, refuse_with_problems
 from router_client.explain import Explanation, explain
-from router_client.limit import MILLISECOND_NS
 from router_client.problem import Problem, ProblemKind, problem
-from router_client.stream_view import StreamView
 from router_client.view import LocalView
-from router_client.wire import JSON_TYPE, PROBLEM_TYPE, LookupRequest
+from router_client.wire import JSON_TYPE, LookupRequest
 
 B = TypeVar("B", bound=BaseModel)
-MAX_SHOWN_PATH = 200
-KINDS = {
-    400: ProblemKind.MALFORMED,
-    401: ProblemKind.UNAUTHENTICATED,
-    403: ProblemKind.FORBIDDEN,
-    404: ProblemKind.NOT_FOUND,
-    405: ProblemKind.METHOD_NOT_ALLOWED,
-    413: ProblemKind.TOO_LARGE,
-    415: ProblemKind.MEDIA_TYPE,
-}
 
 
 def make_plane(
@@ -53,12 +39,13 @@ def make_plane(
     view: LocalView,
     feed: ViewFeed,
     desk: OrderDesk,
+    directives: DirectiveDesk,
     metrics: Metrics,
     endpoint: LookupEndpoint,
 ) -> FastAPI:
     """Routes over one view. `docs` pages are off: they would load from elsewhere."""
     app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
-    _problems(app)
+    refuse_with_problems(app)
     describe(app)
     registry = view.registry
 
@@ -90,9 +77,7 @@ def make_plane(
             if not done
         ]
         if missing:
-            return _as_response(
-                problem(ProblemKind.INDEX_UNAVAILABLE, "; ".join(missing), retry_after_ms=500)
-            )
+            return as_response(problem(ProblemKind.INDEX_UNAVAILABLE, "; ".join(missing), retry_after_ms=500))
         document = {"status": "ready", "caught_up": view.caught_up}
         return Response(json.dumps(document), media_type=JSON_TYPE)
 
@@ -106,7 +91,7 @@ def make_plane(
         """Every registered worker's rank and how it stands here."""
         caller(request, *fleet)
         now_ns = feed.now_ns()
-        return {"workers": [_worker(view, key, now_ns) for key in registry.current.values()]}
+        return {"workers": [worker_document(view, key, now_ns) for key in registry.current.values()]}
 
     @app.get("/v1/watermarks")
     async def watermarks(request: Request) -> dict[str, Any]:
@@ -145,7 +130,7 @@ def make_plane(
         mine = principal.owns(tenant) or principal.role is CallerRole.AUDITOR
         if not mine or tenant not in known:
             raise fail(ProblemKind.FORBIDDEN, "no such tenant for this caller")
-        return _usage(view, tenant)
+        return usage_document(view, tenant)
 
     @app.post("/v1/explain", response_model=Explanation)
     async def explained(request: Request) -> Explanation:
@@ -171,7 +156,7 @@ def make_plane(
     async def deletions(request: Request) -> dict[str, Any]:
         """The caller's orders, oldest first."""
         principal = caller(request)
-        return {"deletions": [_order(order) for order in visible_to(principal, registry)]}
+        return {"deletions": [order_document(order) for order in visible_to(principal, registry)]}
 
     @app.get("/v1/deletions/{number}")
     async def deletion(request: Request, number: int) -> dict[str, Any]:
@@ -183,7 +168,7 @@ def make_plane(
             raise fail(ProblemKind.NOT_FOUND, f"no order {number} for this caller")
         holders, unread = holders_of(order, view), unread_domains(order, view)
         return {
-            **_order(order),
+            **order_document(order),
             "discharged_everywhere": discharged_everywhere(holders, unread),
             "unread_domains": unread,
             "holders": [h.model_dump(mode="json") for h in holders],
@@ -195,6 +180,22 @@ def make_plane(
         principal = caller(request, CallerRole.OPERATOR)
         body = await _read(request, InvalidationBody)
         receipt = await desk.invalidate(body, principal, _key(idempotency_key))
+        response.status_code = 200 if receipt.repeated else 201
+        return receipt
+
+    @app.post("/v1/limits", status_code=201, response_model=Receipt)
+    async def limit(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
+        """Sets a tenant's limit on one tier and unit; a bound that isn't given is taken away."""
+        principal = caller(request, CallerRole.OPERATOR)
+        receipt = await directives.limit(await _read(request, LimitBody), principal, _key(idempotency_key))
+        response.status_code = 200 if receipt.repeated else 201
+        return receipt
+
+    @app.post("/v1/fences", status_code=201, response_model=Receipt)
+    async def fence(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
+        """Fences a worker's rank in its present epoch, or in the epoch named: it is no longer eligible."""
+        principal = caller(request, CallerRole.OPERATOR)
+        receipt = await directives.fence(await _read(request, FenceBody), principal, _key(idempotency_key))
         response.status_code = 200 if receipt.repeated else 201
         return receipt
 
@@ -221,143 +222,3 @@ async def _read(request: Request, model: type[B]) -> B:
         return model.model_validate_json(await request.body())
     except ValidationError as error:
         raise ProblemError(unreadable(error)) from error
-
-
-def _worker(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, Any]:
-    registration = view.registry.registrations[key]
-    stream = view.streams.get(key)
-    row: dict[str, Any] = {
-        "worker": key.worker,
-        "dp_rank": key.rank,
-        "epoch": key.epoch,
-        "epoch_no": registration.epoch_no,
-        "endpoint": registration.body.endpoint,
-        "model": registration.body.model,
-        "partition": registration.body.partition,
-        "fenced": view.registry.fenced.get(key),
-        "exit_attested": view.registry.ended(key),
-        "status": "unopened",
-    }
-    if stream is None:
-        return row
-    state = stream.state
-    return row | {
-        "status": _status(view, stream),
-        "fault": state.fault or None,
-        "next_seq": state.next_seq,
-        "announced_seq": stream.announced_seq,
-        "copies": stream.copy_count,
-        "as_of_ms_ago": {
-            basis.value: (now_ns - at) / MILLISECOND_NS for basis, at in stream.as_of_ns.items()
-        },
-        "pulse_ms_ago": None if stream.pulse_ns is None else (now_ns - stream.pulse_ns) / MILLISECOND_NS,
-        "engine": state.engine,
-        "engine_life": state.engine_life,
-        "load": stream.load.model_dump() if stream.load else None,
-        "holders": [
-            {"name": h.name, "tier": h.tier.value, "inventory": h.inventory.value, "orphans": h.orphans}
-            for h in state.holders.values()
-        ],
-    }
-
-
-def _status(view: LocalView, stream: StreamView) -> str:
-    if stream.compare_control(view.registry):
-        return "forked"
-    return "divergent" if stream.divergent else stream.state.status.value
-
-
-def _usage(view: LocalView, tenant: str) -> dict[str, Any]:
-    tiers: dict[Tier, dict[str, int]] = {}
-    by_domain: dict[str, dict[str, dict[str, int]]] = {}
-    owned = {name for name, domain in view.registry.domains.items() if domain.tenant == tenant}
-    for key, stream in view.streams.items():
-        if not counts(view.registry, key):
-            continue
-        aliases = view.keyring.aliases(key.worker, key.rank, stream.state.epoch_no)
-        for (alias, tier), held in stream.state.usage.items():
-            domain = aliases.get(alias)
-            if domain not in owned or domain is None:
-                continue
-            for sums in (
-                tiers.setdefault(tier, {"blocks": 0, "bytes": 0}),
-                by_domain.setdefault(domain, {}).setdefault(tier.value, {"blocks": 0, "bytes": 0}),
-            ):
-                sums["blocks"] += held.blocks
-                sums["bytes"] += held.bytes
-    limits = [
-        {"tier": tier.value, "unit": unit.value, "soft": limit.soft, "hard": limit.hard}
-        for (name, tier, unit), limit in sorted(view.registry.limits.items())
-        if name == tenant
-    ]
-    return {
-        "tenant": tenant,
-        "tiers": {tier.value: sums for tier, sums in sorted(tiers.items())},
-        "domains": by_domain,
-        "limits": limits,
-        "quota_state": [_quota(view, tenant, tier, unit) for tier in Tier for unit in Unit
-                        if (tenant, tier, unit) in view.quotas],
-        "token": view.token(),
-    }  # fmt: skip
-
-
-def _quota(view: LocalView, tenant: str, tier: Tier, unit: Unit) -> dict[str, Any]:
-    state = view.quotas[tenant, tier, unit]
-    return {
-        "tier": tier.value,
-        "unit": unit.value,
-        "level": state.level.value,
-        "used": state.used,
-        "soft": state.soft,
-        "hard": state.hard,
-    }
-
-
-def _order(order: Deletion) -> dict[str, Any]:
-    return {
-        "request": order.number,
-        "kind": order.body.kind,
-        "scope": order.scope.model_dump(mode="json"),
-        "requester": order.body.requester,
-        "reason": order.body.reason,
-        "written_ms": order.header.written_ms,
-        "record_sha256": order.record_sha256.hex(),
-    }
-
-
-def _as_response(document: Problem) -> Response:
-    headers = {"Cache-Control": "no-store"}
-    if document.status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="kvledger"'
-    if document.retry_after_ms is not None:
-        headers["Retry-After"] = str(max(1, -(-document.retry_after_ms // 1_000)))
-    body = document.model_dump_json(exclude_none=True)
-    return Response(body, status_code=document.status, media_type=PROBLEM_TYPE, headers=headers)
-
-
-def _problems(app: FastAPI) -> None:
-    @app.exception_handler(ProblemError)
-    async def refused(request: Request, error: ProblemError) -> Response:
-        del request
-        return _as_response(error.document)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        kind = KINDS.get(error.status_code, ProblemKind.INTERNAL)
-        path = request.url.path[:MAX_SHOWN_PATH]
-        detail = {
-            ProblemKind.NOT_FOUND: f"nothing is served at {path}; /openapi.json lists every path",
-            ProblemKind.METHOD_NOT_ALLOWED: f"{path} does not take {request.method}; see /openapi.json",
-        }.get(kind, "")
-        return _as_response(problem(kind, detail))
-
-    @app.exception_handler(Exception)
-    async def fault(request: Request, error: Exception) -> Response:
-        del request, error
-        return _as_response(problem(ProblemKind.INTERNAL))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        del request
-        first = error.errors()[0]
-        return _as_response(problem(ProblemKind.MALFORMED, str(first["msg"]), field=str(first["loc"][-1])))

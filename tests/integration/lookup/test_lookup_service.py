@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ async def serving(
     config = ServiceConfig(
         connection=KafkaConnection(kafka, TopicNames(prefix)),
         keyring=RING,
-        reader=f"reader-{prefix}",
+        reader=f"reader-{secrets.token_hex(4)}",
         port=0,
         signers={Role.CONTROL: SIGNERS[Role.CONTROL]},
         load_snapshot=load_snapshot,

@@ -391,6 +391,8 @@ async def test_the_openapi_document_holds_every_route() -> None:
         "/v1/deletions",
         "/v1/deletions/{number}",
         "/v1/invalidations",
+        "/v1/limits",
+        "/v1/fences",
         "/healthz",
         "/readyz",
         "/metrics",
