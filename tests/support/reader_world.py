@@ -187,6 +187,7 @@ class World:
         groups: Sequence[Group] = (),
         profile: ContentProfile = PROFILE,
         start: bool = True,
+        endpoint: str | None = None,
     ) -> Hook:
         """Registers a stream and opens it."""
         key = Signer.from_seed(sha256(f"{worker}/{rank}/{epoch}".encode()))
@@ -198,7 +199,7 @@ class World:
                 engine_life=f"life-{epoch}",
                 public_key=key.public_key,
                 partition=0,
-                endpoint=f"http://{worker}",
+                endpoint=endpoint or f"http://{worker}",
             ),
             Role.ENROLMENT,
         )
