@@ -86,7 +86,7 @@ def _plan(
     rate: float,
 ) -> DemoPlan:
     from kvledger.demonstration.run import DemoPlan
-    from kvledger.simulate.fleet import FleetPlan
+    from kvledger.simulate.fleet_plan import FleetPlan
     from kvledger.simulate.trace import read_trace, survey_trace
     from kvledger.simulate.workload import WorkloadSettings, generate
 

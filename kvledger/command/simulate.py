@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kvledger.simulate.fleet import FleetPlan
+    from kvledger.simulate.fleet_plan import FleetPlan
     from kvledger.simulate.rest import RestClient
     from kvledger.simulate.trace import TraceRequest
 
@@ -52,7 +52,7 @@ def simulate(
     from rich.console import Console
 
     from kvledger.demonstration.run import log_to_file
-    from kvledger.simulate.fleet import FleetPlan
+    from kvledger.simulate.fleet_plan import FleetPlan
 
     source, total, tenants = _source(trace, requests, seed)
     settings = load_settings()
@@ -96,7 +96,8 @@ async def _run(
     from kvledger.demonstration.stage import Stage
     from kvledger.simulate.asker import TRANSIT_MS, Asker
     from kvledger.simulate.checker import Checker
-    from kvledger.simulate.fleet import MODEL, running_fleet
+    from kvledger.simulate.fleet_plan import MODEL
+    from kvledger.simulate.launch import running_fleet
     from kvledger.simulate.replay import Replay, ReplayPace
     from kvledger.simulate.rest import RestClient
 

@@ -19,7 +19,9 @@ from kvledger.failure import CommandError
 from kvledger.settings import Settings
 from kvledger.simulate.asker import TRANSIT_MS, Asker
 from kvledger.simulate.checker import Checker
-from kvledger.simulate.fleet import Fleet, FleetPlan, running_fleet
+from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.fleet_plan import FleetPlan
+from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.replay import Replay, ReplayPace
 from kvledger.simulate.report import RunSummary, percentile
 from kvledger.simulate.rest import RestClient

@@ -31,8 +31,8 @@ from kvledger.simulate.prompt import (
     engine_hash,
     token_maker,
 )
+from kvledger.simulate.residency import ClockNs, ResidencyLog
 from kvledger.simulate.trace import TraceRequest
-from kvledger.simulate.truth import ClockNs, ResidencyLog
 
 GPU_MEDIUM = "GPU"
 
@@ -301,12 +301,16 @@ class SimEngine:
                     in_use.append(name)
         return Removal(tuple(removed), tuple(in_use), tuple(unknown))
 
-    def take_step(self) -> EngineStep | None:
-        """End the step: what is pending is on the wire now. None, and no seq used, if nothing is."""
+    def take_step(self, *, told: bool = True) -> EngineStep | None:
+        """End the step: what is pending is on the wire now. None, and no seq used, if nothing is.
+
+        With `told` false the caller stamps the publication in `log` when it is one.
+        """
         if not self._pending:
             return None
         step = EngineStep(self.life, self._next_seq, tuple(self._pending), self._pending_made_ns)
-        self.log.publish(self.life, self._next_seq, self._pending_made_ns)
+        if told:
+            self.log.publish(self.life, self._next_seq, self._pending_made_ns)
         self._pending = []
         self._next_seq += 1
         return step

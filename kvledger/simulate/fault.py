@@ -10,8 +10,8 @@ from typing import Protocol
 from events.errors import KvledgerError
 from kvledger.settings import Settings
 from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.residency import ClockNs
 from kvledger.simulate.rest import RestClient
-from kvledger.simulate.truth import ClockNs
 
 
 class UnrepairedError(KvledgerError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvledger.simulate.fault import Fault
-from kvledger.simulate.fleet import FleetPlan
+from kvledger.simulate.fleet_plan import FleetPlan
 from kvledger.simulate.workload import WorkloadSettings
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from kvledger.simulate.asker import Asker
 from kvledger.simulate.fleet import Fleet
-from kvledger.simulate.worker import Job, SimWorker
+from kvledger.simulate.job import Job
+from kvledger.simulate.worker import SimWorker
 
 
 @dataclass(slots=True)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmation, Confirmed, RemovalResult, ResetResult, Unanswered
@@ -20,24 +19,14 @@ from events.hooks.hook import Hook
 from events.ids import Basis, Capability
 from events.kafka.deadline import within
 from events.model.signal import Load
-from kvledger.simulate.engine import PromptTooLongError, Running, SimEngine
+from kvledger.simulate.engine import PromptTooLongError, SimEngine
+from kvledger.simulate.job import Job, resolve
+from kvledger.simulate.position_book import PositionBook
 from kvledger.simulate.prompt import Prompt
 from kvledger.simulate.truth import Truth
+from kvledger.simulate.wire.publisher import Publisher
 
 NO_RESET_CURE = "remove single blocks: this engine can"
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request given to a worker. `done` resolves to its hit tokens when it has left the engine, or to
-    None if it can never fit. `published`, if wanted, to when its prompt's last block was told (ns), or to
-    None if it was there before."""
-
-    prompt: Prompt
-    done: asyncio.Future[int | None]
-    published: asyncio.Future[int | None] | None = None
-    running: Running | None = None
-    admitted_after: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -48,16 +37,12 @@ class _Removal:
     done: asyncio.Future[None]
 
 
-@dataclass(slots=True)
-class _Positions:
-    """For one epoch: record numbers and when the first mutation in each of them was made."""
-
-    seqs: list[int] = field(default_factory=list)
-    made_ns: list[int] = field(default_factory=list)
-
-
 class SimWorker:
-    """An engine's loop, and the `EnginePort` that its hook sees. Give it `hook` before `run`."""
+    """An engine's loop, and the `EnginePort` that its hook sees. Give it `hook`, or `publisher`, before `run`.
+
+    With a publisher the engine speaks over its sockets only; `hook` is then whichever hook a bridge has
+    attached to it, if any, and this object is not its port.
+    """
 
     capability = Capability.EVICT_BLOCKS
     admission_known = True
@@ -65,6 +50,7 @@ class SimWorker:
     def __init__(self, engine: SimEngine, truth: Truth, *, slots: int, step_s: float) -> None:
         self.engine = engine
         self.hook: Hook | None = None
+        self.publisher: Publisher | None = None
         self.dead = False
         self.steps = 0
         self.events = 0
@@ -80,10 +66,12 @@ class SimWorker:
         self._work = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
+        self._up = asyncio.Event()
+        self._up.set()
         self._in_step = False
         self._waiting: list[asyncio.Future[Confirmation]] = []
         self._removals: list[_Removal] = []
-        self._positions: dict[str, _Positions] = {}
+        self.positions = PositionBook()
         self._confirmed_ns = -1
 
     @property
@@ -107,6 +95,7 @@ class SimWorker:
         """Steps while there is work, until cancelled."""
         while True:
             await self._work.wait()
+            await self._up.wait()
             self._begin_step()
             self._in_step = True
             await asyncio.sleep(self._step_s)
@@ -133,13 +122,26 @@ class SimWorker:
         self._answer(Unanswered())
         return life
 
+    async def restart(self, down_s: float = 0.0) -> str:
+        """`crash`, with the publisher's sockets closed for `down_s`, then bound again; the new life.
+
+        What the engine is given meanwhile waits. Without a publisher only the waiting is left of that.
+        """
+        self._up.clear()
+        life = self.crash()
+        try:
+            if self.publisher is not None:
+                await self.publisher.close()
+            await asyncio.sleep(down_s)
+            if self.publisher is not None:
+                await self.publisher.open()
+        finally:
+            self._up.set()
+        return life
+
     def first_missing_ns(self, epoch: str, next_seq: int) -> int | None:
         """When the first mutation was made that a reader at this position doesn't know; None: it knows all."""
-        known = self._positions.get(epoch)
-        if known is None:
-            return None
-        at = bisect_left(known.seqs, next_seq)
-        return known.made_ns[at] if at < len(known.seqs) else None
+        return self.positions.first_missing_ns(epoch, next_seq)
 
     # --- EnginePort -------------------------------------------------------------------------------
 
@@ -201,15 +203,15 @@ class SimWorker:
                 engine.finish(job.running)
                 self._finished(job)
         self._running = kept
-        installed = self._hook.installed
+        installed = -1 if self.publisher is not None else self._hook.installed
         while self._queue and len(self._running) < self._slots:
             job = self._queue[0]
             try:
                 job.running = engine.admit(job.prompt)
             except PromptTooLongError:
                 self._queue.popleft()
-                _resolve(job.done, None)
-                _resolve(job.published, None)
+                resolve(job.done, None)
+                resolve(job.published, None)
                 continue
             if job.running is None:
                 break
@@ -226,7 +228,7 @@ class SimWorker:
         told, self._told = self._told, []
         for job in told:
             new = job.running is not None and job.running.hit_blocks < len(job.prompt.keys)
-            _resolve(job.published, self._truth.now_ns() if new else None)
+            resolve(job.published, self._truth.now_ns() if new else None)
         if not self._running and not self._queue:
             self._work.clear()
         if self._waiting:
@@ -243,11 +245,14 @@ class SimWorker:
             self._work.set()
 
     def publish(self) -> None:
-        """Tells the hook what is untold."""
-        step = self.engine.take_step()
+        """Puts what is untold on the wire, or tells the hook."""
+        step = self.engine.take_step(told=self.publisher is None)
         if step is None:
             return
         self.events += len(step.events)
+        if self.publisher is not None:
+            self.publisher.publish(step)
+            return
         oldest = min((job.admitted_after for job in self._running), default=self._hook.installed)
         hook = self._hook
         stream, seq = hook.stream, hook.next_seq
@@ -262,9 +267,7 @@ class SimWorker:
             admitted_after=oldest,
         )
         if stream is not None and hook.stream == stream and hook.next_seq > seq:
-            known = self._positions.setdefault(stream.epoch, _Positions())
-            known.seqs.append(seq)
-            known.made_ns.append(step.made_ns)
+            self.positions.note(stream.epoch, seq, step.made_ns)
 
     def _confirmed(self) -> Confirmed:
         self._confirmed_ns = self._truth.now_ns()
@@ -281,15 +284,9 @@ class SimWorker:
         self.served += 1
         self.hit_tokens += job.running.hit_tokens
         self.asked_tokens += job.prompt.tokens
-        _resolve(job.done, job.running.hit_tokens)
+        resolve(job.done, job.running.hit_tokens)
 
     @property
     def _hook(self) -> Hook:
         assert self.hook is not None, "a worker needs its hook before it runs"
         return self.hook
-
-
-def _resolve(future: asyncio.Future[int | None] | None, value: int | None) -> None:
-    """Whoever waited may have given up."""
-    if future is not None and not future.done():
-        future.set_result(value)

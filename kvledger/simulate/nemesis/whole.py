@@ -16,7 +16,7 @@ from events.topic import EVENTS
 from kvledger.control import connection
 from kvledger.settings import Settings
 from kvledger.simulate.fault import Arena
-from kvledger.simulate.fleet import MODEL
+from kvledger.simulate.fleet_plan import MODEL
 from kvledger.simulate.nemesis.target import Target
 from kvledger.simulate.rest import RestError
 from kvledger.stack.process import ProcessId

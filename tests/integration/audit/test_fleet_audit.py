@@ -15,7 +15,9 @@ from kvledger.command.audit import audit_requests
 from kvledger.control import control_writer
 from kvledger.keyfile import load_signer
 from kvledger.settings import Settings
-from kvledger.simulate.fleet import Fleet, FleetPlan, running_fleet
+from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.fleet_plan import FleetPlan
+from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.workload import WorkloadSettings, generate
 from tests.support.simulation import Names, prepared_log
 

@@ -18,7 +18,9 @@ from kvledger.command.index import _digest
 from kvledger.settings import Settings
 from kvledger.simulate.asker import TRANSIT_MS, Asker
 from kvledger.simulate.checker import Checker
-from kvledger.simulate.fleet import Fleet, FleetPlan, running_fleet
+from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.fleet_plan import FleetPlan
+from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.replay import Replay, ReplayPace
 from kvledger.simulate.rest import RestClient, RestError
 from kvledger.simulate.workload import WorkloadSettings, generate

@@ -13,7 +13,9 @@ from events.ids import Role, StreamStatus
 from events.model.control import DeletionRequested, TenantScope
 from kvledger.control import control_writer
 from kvledger.settings import Settings
-from kvledger.simulate.fleet import Fleet, FleetPlan, running_fleet
+from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.fleet_plan import FleetPlan
+from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.workload import WorkloadSettings, generate
 from tests.support.simulation import Names, folded, held, prepared_log
