@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.command import KVLEDGER, environment, failure, kvledger
-from tests.support.process import processes_of, wait_until
+from tests.support.process import listeners_of, processes_of, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,12 @@ def test_the_databases_password_is_shown_on_request_only(up_home: Path) -> None:
 def test_a_second_up_says_that_one_runs(up_home: Path) -> None:
     assert "a stack already runs" in failure(kvledger("up", home=up_home))
     assert status(up_home)["ready"]
+
+
+def test_nothing_of_it_listens_beyond_loopback(up_home: Path) -> None:
+    heard = listeners_of(processes_of(up_home))
+    assert len(heard) >= 4
+    assert {address for address in heard if not address.is_loopback} == set()
 
 
 def test_up_did_not_have_to_be_told_twice(up_home: Path) -> None:
