@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from kvledger.simulate.checker import Checker, Credit, Exclusion, Lookup, Outcome
-from kvledger.simulate.fleet import MODEL, Fleet
+from kvledger.simulate.checker import Checker
+from kvledger.simulate.fleet import Fleet
+from kvledger.simulate.fleet_plan import MODEL
+from kvledger.simulate.lookup import Credit, Exclusion, Lookup, Outcome, Verdict
 from kvledger.simulate.prompt import Prompt
 from kvledger.simulate.rest import RestClient, RestError
+from kvledger.simulate.truth import TIERS
 from router_client.wire import BINARY_TYPE, binary_query
 
 READER = "lookup-service"
@@ -24,14 +27,18 @@ TRANSIT_MS = 500.0
 
 @dataclass(slots=True)
 class Tally:
-    """What was asked and how it was judged. `whys` holds the first faults in words."""
+    """What was asked and how it was judged. `excused`: right only because of a disturbance, a deletion, or
+    the horizon. `whys` holds the first faults in words."""
 
     lookups: int = 0
     refused: int = 0
     unknown_profile: int = 0
     unanswered: int = 0
     wrong_unflagged: int = 0
+    wrong_flagged: int = 0
     unjustified_refusals: int = 0
+    unjustified_exclusions: int = 0
+    excused: int = 0
     excluded: Counter[str] = field(default_factory=Counter)
     latency_ms: list[float] = field(default_factory=list)
     whys: list[str] = field(default_factory=list)
@@ -60,7 +67,7 @@ class Asker:
         self._checker = checker
         self._clock_ns = fleet.truth.now_ns
         self._began_ns = self._clock_ns()
-        self._workers = {worker.name: worker for worker in fleet.workers}
+        self._workers = {(worker.name, worker.engine.rank): worker for worker in fleet.workers}
         self._first_served_ns: dict[str, int] = {}
 
     def served(self, tenant: str) -> None:
@@ -99,7 +106,7 @@ class Asker:
             status, document = 0, {}
         if measured:
             self.tally.latency_ms.append((end_ns - start_ns) / 1e6)
-        self._judge(prompt, bound_ms, bool(candidates), start_ns, end_ns, status, document)
+        self._judge(prompt, bound_ms, candidates, min_coverage, start_ns, end_ns, status, document)
         matched = (
             {m["worker"]: int(m["matched_blocks"]) for m in document["matches"]} if status == 200 else {}
         )
@@ -109,7 +116,8 @@ class Asker:
         self,
         prompt: Prompt,
         bound_ms: float | None,
-        limited: bool,
+        candidates: Sequence[str],
+        min_coverage: int | None,
         start_ns: int,
         end_ns: int,
         status: int,
@@ -124,12 +132,14 @@ class Asker:
             tally.unknown_profile += 1
             served_ns = self._first_served_ns.get(prompt.tenant)
             if served_ns is not None and start_ns - served_ns > PROFILE_GRACE_MS * 1e6:
-                self._count(Outcome.UNJUSTIFIED_REFUSAL, f"404 for a profile served in {prompt.tenant}")
+                why = f"404 for a profile served in {prompt.tenant}"
+                self._count(Verdict(Outcome.UNJUSTIFIED_REFUSAL, why))
             return
         credits: list[Credit] = []
         exclusions: list[Exclusion] = []
         if status == 200:
-            credits = [self._credit(match) for match in document["matches"]]
+            size = prompt.block_size
+            credits = [self._credit(match, size) for match in document["matches"]]
             exclusions = [_exclusion(entry) for entry in document["excluded"]]
             tally.excluded.update(one.reason for one in exclusions)
         verdict = self._checker.check(
@@ -145,26 +155,30 @@ class Asker:
                 exclusions=exclusions,
                 complete=status == 200 and document["complete"] is True,
                 staleness_ms=document.get("staleness_ms") if status == 200 else None,
-                limited=limited,
+                min_coverage=min_coverage,
+                limited=bool(candidates),
+                candidates=tuple(candidates) or None,
+                coverage=_coverage(document) if status == 200 else None,
             )
         )
-        self._count(verdict.outcome, verdict.why)
+        self._count(verdict)
 
-    def _count(self, outcome: Outcome, why: str) -> None:
-        tally = self.tally
+    def _count(self, verdict: Verdict) -> None:
+        tally, outcome = self.tally, verdict.outcome
+        tally.excused += verdict.excused
         if outcome is Outcome.OK:
             return
-        if outcome is Outcome.WRONG_UNFLAGGED:
-            tally.wrong_unflagged += 1
-        else:
-            tally.unjustified_refusals += 1
+        tally.wrong_unflagged += outcome is Outcome.WRONG_UNFLAGGED
+        tally.wrong_flagged += outcome is Outcome.WRONG_FLAGGED
+        tally.unjustified_refusals += outcome is Outcome.UNJUSTIFIED_REFUSAL
+        tally.unjustified_exclusions += outcome is Outcome.UNJUSTIFIED_EXCLUSION
         if len(tally.whys) < WHYS_KEPT:
             since_s = (self._clock_ns() - self._began_ns) / 1e9
-            tally.whys.append(f"{outcome.value} after {since_s:.1f} s: {why}")
+            tally.whys.append(f"{outcome.value} after {since_s:.1f} s: {verdict.why}")
 
-    def _credit(self, match: Any) -> Credit:
+    def _credit(self, match: Any, block_size: int) -> Credit:
         position = match["position"]
-        worker = self._workers.get(match["worker"])
+        worker = self._workers.get((match["worker"], match["dp_rank"]))
         missing_ns = None
         if worker is not None:
             missing_ns = worker.first_missing_ns(position["epoch"], position["next_seq"])
@@ -178,9 +192,23 @@ class Asker:
             basis=match["basis"],
             epoch=position["epoch"],
             first_missing_ns=missing_ns,
+            next_seq=position["next_seq"],
+            tier_blocks=_tier_blocks(match["tiers"], block_size),
+            identity=match["identity"],
         )
 
 
 def _exclusion(entry: Any) -> Exclusion:
     rank = entry["dp_rank"]
-    return Exclusion(entry["worker"], -1 if rank is None else rank, entry["reason"])
+    return Exclusion(
+        entry["worker"], -1 if rank is None else rank, entry["reason"], entry.get("staleness_ms")
+    )
+
+
+def _tier_blocks(tiers: Any, block_size: int) -> tuple[int, int, int, int]:
+    gpu, cpu, disk, remote = (int(tiers[tier]) // block_size for tier in TIERS)
+    return gpu, cpu, disk, remote
+
+
+def _coverage(document: Any) -> tuple[int, int]:
+    return int(document["coverage"]["included"]), int(document["coverage"]["eligible"])

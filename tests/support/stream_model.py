@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvledger.simulate.checker import Credit, Exclusion, Lookup
+from kvledger.simulate.lookup import Credit, Exclusion, Lookup
 from kvledger.simulate.truth import Truth
 
 HORIZON_MS = 30_000.0
@@ -176,6 +176,11 @@ class StreamModel:
         log = self.truth.log_of(worker.name)
         clock.now_ms = 0.0
         self.truth.enlist(worker.name)
+        if worker.opened_ms:
+            self.truth.disturb(worker.name)
+            clock.now_ms = worker.opened_ms
+            self.truth.calm(worker.name)
+            clock.now_ms = 0.0
         log.begin_life("0")
         now_ms, epoch, seq, length = 1.0, 0, 0, 0
         while now_ms < HORIZON_MS:

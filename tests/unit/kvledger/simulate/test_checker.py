@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvledger.simulate.checker import Checker, Credit, Exclusion, Lookup, Outcome
+from kvledger.simulate.checker import Checker
+from kvledger.simulate.lookup import Credit, Exclusion, Lookup, Outcome
 from kvledger.simulate.truth import Truth
 from tests.support.stream_model import TRANSIT_MS, Rule, StreamModel
 
@@ -121,7 +122,7 @@ def test_unknown_worker_is_wrong(truth: Truth) -> None:
 def test_absence_is_judged_only_if_complete(truth: Truth) -> None:
     assert Checker(truth).check(asked(1100, complete=False)).outcome == Outcome.OK
     verdict = Checker(truth).check(asked(1100, complete=True, staleness_ms=10))
-    assert (verdict.outcome, verdict.why[:10]) == (Outcome.WRONG_UNFLAGGED, "w/0 called")
+    assert (verdict.outcome, verdict.why[:11]) == (Outcome.WRONG_UNFLAGGED, "w/0: called")
     assert Checker(truth).check(asked(101, complete=True, staleness_ms=10)).outcome == Outcome.OK
     assert (
         Checker(truth).check(asked(1100, complete=True, staleness_ms=10, limited=True)).outcome == Outcome.OK

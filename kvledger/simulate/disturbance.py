@@ -1,0 +1,84 @@
+"""What was wrong when, and for whom: the trouble that excuses refusals and exclusions, for a limited time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+EXCUSED_S = 60.0
+"""How long one trouble excuses anything unless it says otherwise: whatever isn't repaired by then counts as
+unrepaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From `start_ns` up to, not including, `end_ns`; None is open."""
+
+    start_ns: int
+    end_ns: int | None = None
+
+    def touches(self, low_ns: int, high_ns: int) -> bool:
+        """True if any instant of [low, high] lies in it."""
+        return self.start_ns <= high_ns and (self.end_ns is None or self.end_ns > low_ns)
+
+    def covers(self, low_ns: int, high_ns: int) -> bool:
+        """True if every instant of [low, high] lies in it."""
+        return self.start_ns <= low_ns and (self.end_ns is None or self.end_ns > high_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """One trouble. `worker` None: of everybody (log, service, host). `kind` is for people. It excuses
+    nothing after `excused_ns` from its start, however long it lasts."""
+
+    worker: str | None
+    period: Period
+    excused_ns: int
+    kind: str = ""
+
+    @property
+    def excusing(self) -> Period:
+        """When it excuses."""
+        latest_ns = self.period.start_ns + self.excused_ns
+        end_ns = self.period.end_ns
+        return Period(self.period.start_ns, latest_ns if end_ns is None else min(end_ns, latest_ns))
+
+    def unrepaired_at(self, now_ns: int) -> bool:
+        """Whether it lasts, or lasted, longer than it excuses."""
+        end_ns = now_ns if self.period.end_ns is None else self.period.end_ns
+        return end_ns - self.period.start_ns > self.excused_ns
+
+
+@dataclass(slots=True)
+class Disturbances:
+    """All of a run, in the order in which they began."""
+
+    all: list[Disturbance] = field(default_factory=list)
+
+    def begin(self, worker: str | None, now_ns: int, excused_s: float, kind: str) -> None:
+        """Trouble begins."""
+        self.all.append(Disturbance(worker, Period(now_ns), round(excused_s * 1e9), kind))
+
+    def end(self, worker: str | None, now_ns: int) -> None:
+        """The newest open trouble of exactly that scope ends; without one nothing happens."""
+        for index in range(len(self.all) - 1, -1, -1):
+            one = self.all[index]
+            if one.worker == worker and one.period.end_ns is None:
+                self.all[index] = replace(one, period=Period(one.period.start_ns, now_ns))
+                return
+
+    def touching(self, worker: str | None, low_ns: int, high_ns: int) -> Sequence[Disturbance]:
+        """Those of that worker or of everybody that excuse some instant of [low, high]."""
+        return [
+            one
+            for one in self.all
+            if (one.worker is None or one.worker == worker) and one.excusing.touches(low_ns, high_ns)
+        ]
+
+    def ever(self, worker: str, by_ns: int) -> bool:
+        """Whether that worker or everybody was in any trouble that began by then."""
+        return any(one.worker in (None, worker) and one.period.start_ns <= by_ns for one in self.all)
+
+    def unrepaired(self, now_ns: int) -> Sequence[Disturbance]:
+        """Those that last, or lasted, longer than they may."""
+        return [one for one in self.all if one.unrepaired_at(now_ns)]
