@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,9 +23,12 @@ from router_client.breaker import CircuitBreaker
 from router_client.failure import RequestError, RouterError, UnavailableError, error_of
 from router_client.prefix_memory import PrefixMemory
 from router_client.problem import Problem
+from router_client.watch import WatchEvent, events_of
 from router_client.wire import BINARY_TYPE, JSON_TYPE, Answer, IdentityWanted, OnStale, binary_query
 
 LOOKUP_PATH = "/v1/lookup"
+WATCH_PATH = "/v1/watch"
+WATCH_SILENCE_S = 30.0
 MAX_CONNECTIONS = 128
 
 
@@ -126,6 +129,33 @@ class RouterClient:
         message = _message(request, token_ids, block_ids)
         return await self._ask(message, profile, time.monotonic() + deadline_s)
 
+    async def watch(self, *, last_event_id: str | None = None) -> AsyncGenerator[WatchEvent, None]:
+        """The replica's `/v1/watch`: first the whole present state, then what changes; see there.
+
+        Ends when the service says so (`end`, the last event). A connection that breaks, or that is silent
+        for longer than the service keeps it alive, is UnavailableError: watch again, with the id of the
+        last event if the number of changes that went by matters. Close it (`aclosing`) to stop early.
+        """
+        headers = {"Accept": "text/event-stream"}
+        if last_event_id is not None:
+            headers["Last-Event-ID"] = last_event_id
+        timeout = httpx.Timeout(self._timeout_s, read=WATCH_SILENCE_S)
+        try:
+            async with self._http.stream("GET", WATCH_PATH, headers=headers, timeout=timeout) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    found = _read(response, self._url)
+                    raise found if isinstance(found, RouterError) else _refused(found, self._url)
+                async for event in events_of(response.aiter_lines()):
+                    yield event
+                    if event.name == "end":
+                        return
+        except httpx.HTTPError as error:
+            raise UnavailableError(
+                f"the watch of {self._url} broke ({type(error).__name__}); watch again"
+            ) from error
+        raise UnavailableError(f"{self._url} ended the watch without a word; watch again")
+
     async def _ask(self, message: dict[str, Any], profile: str, until_s: float) -> Answer:
         found = await self._send(message, until_s)
         if isinstance(found, Problem):
@@ -199,6 +229,12 @@ def _message(
     else:
         document["token_ids"] = _numbers(token_ids)
     return {"json": document, "headers": {"Content-Type": JSON_TYPE}}
+
+
+def _refused(found: Answer | Problem, url: str) -> RouterError:
+    if isinstance(found, Problem):
+        return error_of(found, url=url)
+    return UnavailableError(f"{url} answered a watch with a lookup's answer; see whose URL it is")
 
 
 def _numbers(token_ids: Sequence[int] | bytes | None) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MILLISECOND_NS = 1_000_000
 
@@ -20,6 +20,11 @@ class ViewLimits:
     max_strangers: int = 256
     max_blocks: int = 32_768
     max_chains: int = 8
+    max_marks: int = 200_000
+    max_former: int = 10_000
+    max_profiles_seen: int = 10_000
+    max_quotas: int = 100_000
+    max_checksums: int = 1_024
     silent_after_ns: int = 2_000 * MILLISECOND_NS
     beacon_interval_ms: float = 100.0
     pulse_interval_ms: float = 200.0
@@ -40,3 +45,9 @@ class Counters:
     shed: int = 0
     refused_streams: int = 0
     forgotten_strangers: int = 0
+    forgotten: dict[str, int] = field(default_factory=dict)
+    """By kind, what was given up at a bound besides streams."""
+
+    def forget(self, kind: str, count: int = 1) -> None:
+        """Counts what a bound cost."""
+        self.forgotten[kind] = self.forgotten.get(kind, 0) + count

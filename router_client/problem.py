@@ -25,6 +25,9 @@ class ProblemKind(StrEnum):
     TOKEN_AHEAD = "token-ahead"  # noqa: S105 - a problem's name
     TOO_LARGE = "too-large"
     TOO_MANY_BLOCKS = "too-many-blocks"
+    HEAD_TOO_LARGE = "head-too-large"
+    TOO_SLOW = "too-slow"
+    TOO_BUSY = "too-busy"
     MEDIA_TYPE = "media-type"
     CONFLICT = "conflict"
     BOUND_BELOW_FLOOR = "bound-below-floor"
@@ -47,6 +50,9 @@ STATUS: dict[ProblemKind, int] = {
     ProblemKind.TOKEN_AHEAD: 503,
     ProblemKind.TOO_LARGE: 413,
     ProblemKind.TOO_MANY_BLOCKS: 413,
+    ProblemKind.HEAD_TOO_LARGE: 431,
+    ProblemKind.TOO_SLOW: 408,
+    ProblemKind.TOO_BUSY: 503,
     ProblemKind.MEDIA_TYPE: 415,
     ProblemKind.CONFLICT: 409,
     ProblemKind.BOUND_BELOW_FLOOR: 422,
@@ -69,6 +75,9 @@ TITLE: dict[ProblemKind, str] = {
     ProblemKind.TOKEN_AHEAD: "This replica has not reached the token yet",
     ProblemKind.TOO_LARGE: "The body is too large",
     ProblemKind.TOO_MANY_BLOCKS: "The prefix has too many blocks",
+    ProblemKind.HEAD_TOO_LARGE: "The request line and headers are too large",
+    ProblemKind.TOO_SLOW: "The request did not arrive in time",
+    ProblemKind.TOO_BUSY: "As many callers as are allowed are being served",
     ProblemKind.MEDIA_TYPE: "The content type is not one that is read here",
     ProblemKind.CONFLICT: "The request conflicts with what stands",
     ProblemKind.BOUND_BELOW_FLOOR: "No answer can be as fresh as this bound",

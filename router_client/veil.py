@@ -57,6 +57,9 @@ class VeilBook:
     registry: Registry
     _made: dict[tuple[str, frozenset[int]], Veil] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self._made)
+
     def lists(self, domain: str) -> tuple[list[Deletion], ...]:
         """The lists that a domain's orders are in; they only grow."""
         return self.registry.order_lists(domain)

@@ -18,7 +18,7 @@ from events.errors import DecodeError
 from events.fold.apply import apply, apply_undecodable, lose_log
 from events.fold.change import Changes, Outcome
 from events.fold.registry import Registry
-from events.fold.staleness import BeaconBook
+from events.fold.staleness import REMEMBERED_BEACONS, BeaconBook
 from events.fold.state import StreamState
 from events.ids import StreamKey, StreamStatus, Tier, Unit
 from events.keyring import KeyRing
@@ -28,11 +28,11 @@ from events.model.signal import Beacon
 from events.token import Token
 from router_client.index import PrefixIndex
 from router_client.limit import MILLISECOND_NS, Counters, ViewLimits
-from router_client.stream_view import StreamView
-from router_client.veil import VeilBook
+from router_client.stream_view import MAX_PENDING, StreamView
+from router_client.veil import MAX_VEILS, VeilBook
 
-MAX_PROFILES_SEEN = 10_000
-"""Profiles remembered in one domain after their streams have gone."""
+STRANGER_MARKS = 1_000
+"""Small state that a stream of nobody may have; see `ViewLimits.max_marks`."""
 
 
 @dataclass(slots=True)
@@ -147,6 +147,9 @@ class LocalView:
             registration = self.registry.registration_of(key)
             if registration is None or self._foreign(key):
                 continue
+            if len(rank.checksums) > self.limits.max_checksums:
+                self.counters.forget("pulses")
+                continue
             view = self._view_of(key, registration.epoch_no, registration.body.partition)
             if view is not None:
                 view.heard(rank, now_ns)
@@ -184,7 +187,11 @@ class LocalView:
             return
         known = self.quotas.get((quota.tenant, quota.tier, quota.unit))
         if known is None or quota.term >= known.term:
+            self.quotas.pop((quota.tenant, quota.tier, quota.unit), None)
             self.quotas[quota.tenant, quota.tier, quota.unit] = quota
+            if len(self.quotas) > self.limits.max_quotas:
+                del self.quotas[next(iter(self.quotas))]
+                self.counters.forget("quotas")
 
     def control_folded(self, record: ControlRecord | None, why: str) -> None:
         """The registry has just folded a record; superseded, fenced and ended streams leave the index at
@@ -224,6 +231,28 @@ class LocalView:
     def work(self, steps: int) -> bool:
         """Goes on with what index changes left over; true when nothing is left."""
         return self.index.work(steps)
+
+    def held(self) -> dict[str, tuple[float, float]]:
+        """By kind, (how much is held now, the most that may be). No bound but the log's own: infinite."""
+        limits, infinite = self.limits, float("inf")
+        seen = sum(map(len, self.profiles_seen.values()))
+        return {
+            "copies": (self.copies, limits.max_copies),
+            "streams": (len(self.streams) - len(self._strangers), limits.max_streams),
+            "strangers": (len(self._strangers), limits.max_strangers),
+            "former_streams": (len(self.former), limits.max_former),
+            "pending_pulses": (
+                sum(len(view.pending) for view in self._waiting.values()),
+                MAX_PENDING * limits.max_streams,
+            ),
+            "profiles_seen": (seen, limits.max_profiles_seen * max(1, len(self.keyring))),
+            "quotas": (len(self.quotas), limits.max_quotas),
+            "beacons": (len(self.book), REMEMBERED_BEACONS),
+            "veils": (len(self.veils), MAX_VEILS),
+            "orders": (len(self.registry.deletions), infinite),
+            "idempotency_keys": (len(self.registry.idempotency), infinite),
+            "registrations": (len(self.registry.registrations), infinite),
+        }
 
     def floor_ms(self) -> float:
         """The bound below which no answer can be counted on: both intervals and the fastest way of a beacon
@@ -295,7 +324,12 @@ class LocalView:
             self._forget_stranger()
         if view.key not in self.streams:
             return
-        if self.copies > self.limits.max_copies:
+        marks = _marks(view.state)
+        if view.key in self._strangers and marks > STRANGER_MARKS:
+            self._forget(view.key)
+            self.counters.forgotten_strangers += 1
+            return
+        if self.copies > self.limits.max_copies or marks > self.limits.max_marks:
             self._shed(view)
         self._settle(view, now_ns)
 
@@ -306,8 +340,10 @@ class LocalView:
         for (alias, _), declared in state.profiles.items():
             domain = aliases.get(alias)
             seen = self.profiles_seen.setdefault(domain, {}) if domain is not None else {}
-            if len(seen) < MAX_PROFILES_SEEN:
+            if declared.id in seen or len(seen) < self.limits.max_profiles_seen:
                 seen[declared.id] = (declared.content.model, declared.content.adapter)
+            else:
+                self.counters.forget("profiles_seen")
 
     def _shed(self, view: StreamView) -> None:
         """Forgets a stream's copies. What is folded of it later starts in a gap."""
@@ -340,6 +376,9 @@ class LocalView:
             former = StreamState(state.key, state.epoch_no)
             former.standings = state.standings
             self.former[state.key] = former
+            if len(self.former) > self.limits.max_former:
+                del self.former[next(iter(self.former))]
+                self.counters.forget("former")
 
     def _settle(self, view: StreamView, now_ns: int) -> None:
         found = view.settle(self.book, self.newest_signal)
@@ -352,3 +391,16 @@ class LocalView:
             self._waiting[view.key] = view
         else:
             self._waiting.pop(view.key, None)
+
+
+def _marks(state: StreamState) -> int:
+    """What a stream holds besides its copies."""
+    return (
+        len(state.profiles)
+        + len(state.standings)
+        + len(state.transfers)
+        + len(state.usage)
+        + len(state.checksums)
+        + len(state.interned)
+        + len(state.nonces)
+    )

@@ -24,6 +24,10 @@ class BeaconBook:
     _own_offsets: list[int] = field(default_factory=list)
     _own_begun: list[int] = field(default_factory=list)
 
+    def __len__(self) -> int:
+        """Beacons remembered, of anybody."""
+        return len(self._nonces)
+
     def began(self, nonce: bytes, now_ns: int) -> None:
         """This reader starts to write a beacon now."""
         self._writing[nonce] = now_ns

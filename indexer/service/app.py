@@ -11,6 +11,7 @@ from events.signing import verify
 from indexer.service import clock
 from indexer.service.beacon import BeaconWriter
 from indexer.service.body import (
+    BodyReader,
     DisconnectedError,
     Message,
     ProblemError,
@@ -18,17 +19,18 @@ from indexer.service.body import (
     Scope,
     Send,
     fail,
-    read_body,
     send_problem,
 )
 from indexer.service.config import ServiceConfig
-from indexer.service.directive import DirectiveDesk
+from indexer.service.connection import ConnectionCounts
+from indexer.service.directive import MAX_REMEMBERED, DirectiveDesk
 from indexer.service.feed import ViewFeed
 from indexer.service.lookup import LookupEndpoint
-from indexer.service.metric import Metrics
+from indexer.service.metric import Figures, Metrics
 from indexer.service.order import OrderDesk
 from indexer.service.plane import make_plane
 from indexer.service.scribe import Scribe
+from indexer.service.watch import WatchHub
 from router_client.problem import ProblemKind, problem
 from router_client.view import LocalView
 
@@ -70,9 +72,18 @@ class LookupService:
         self.desk = OrderDesk(self.view, self.scribe)
         self.directives = DirectiveDesk(registry, self.scribe)
         self.feed.control.listen(self.directives.folded)
-        self.metrics = Metrics(self.view, self.feed)
+        self.connections = ConnectionCounts()
+        self.watch = WatchHub(self.view, monotonic_ns=monotonic_ns, max_watchers=config.max_watchers)
+        self.metrics = Metrics(self.view, self.feed, self._figures)
+        self._bodies = BodyReader(config.connections, self.connections)
         self._endpoint = LookupEndpoint(
-            config, self.view, self.feed, self.metrics, monotonic_ns=monotonic_ns, wall_ms=wall_ms
+            config,
+            self.view,
+            self.feed,
+            self.metrics,
+            self._bodies,
+            monotonic_ns=monotonic_ns,
+            wall_ms=wall_ms,
         )
         self._plane = make_plane(
             config, self.view, self.feed, self.desk, self.directives, self.metrics, self._endpoint
@@ -87,8 +98,13 @@ class LookupService:
             task.add_done_callback(self._ended)
             self._tasks.append(task)
 
+    def close(self) -> None:
+        """Ends what would go on for ever by itself; before connections are waited for. Idempotent."""
+        self.watch.close("shutdown")
+
     async def stop(self) -> None:
         """Ends all tails and producers. Idempotent."""
+        self.close()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -108,6 +124,7 @@ class LookupService:
         if not task.cancelled() and task.exception() is not None:
             LOG.error("the feed failed", exc_info=task.exception(), extra={"action": "feed_failed"})
             self.failed.set()
+            self.watch.close("failed")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -136,8 +153,10 @@ class LookupService:
                     await self._endpoint.lookup(scope, receive, send)
                 else:
                     await self._endpoint.batch(scope, receive, send)
+            elif path == "/v1/watch" and scope["method"] == "GET":
+                await self.watch.serve(scope, receive, tracked, self._endpoint.caller(scope))
             else:
-                body = await read_body(scope, receive, self.config.max_order_bytes)
+                body = await self._bodies.read(scope, receive, self.config.max_order_bytes)
                 await self._plane(scope, _replay(body), tracked)
         except ProblemError as error:
             self.metrics.refused(error.document)
@@ -149,6 +168,27 @@ class LookupService:
             LOG.error("%s at %s", type(error).__name__, _place(error), extra={"action": "internal_error"})
             if not sent:
                 await send_problem(send, problem(ProblemKind.INTERNAL))
+        finally:
+            self._bodies.release(scope)
+
+    def _figures(self) -> Figures:
+        """What this process holds besides the view, and what bounds it."""
+        counts, limits = self.connections, self.config.connections
+        return Figures(
+            held={
+                "connections": (counts.open, limits.connections),
+                "request_body_bytes": (counts.bodies_bytes, limits.bodies_bytes),
+                "watchers": (len(self.watch), self.config.max_watchers),
+                "remembered_directives": (self.directives.remembered, MAX_REMEMBERED),
+            },
+            cut={
+                "head_too_slow": counts.late_heads,
+                "head_too_large": counts.large_heads,
+                "too_many_connections": counts.refused,
+                "body_too_slow": counts.late_bodies,
+                "watcher_too_slow": self.watch.dropped,
+            },
+        )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

@@ -98,6 +98,8 @@ class BeaconWriter:
         """(stream, reason) of those that only a snapshot makes whole again and that weren't asked lately. A
         fault that no snapshot heals is the reason's first word: the hook answers it with a new epoch."""
         now_ns, view = self._monotonic_ns(), self._view
+        for key in self._asked_ns.keys() - view.streams.keys():
+            del self._asked_ns[key]
         found: list[tuple[StreamKey, str]] = []
         for key, stream in view.streams.items():
             state = stream.state

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from events.errors import KvledgerError
+from indexer.service.connection import ConnectionCounts, ConnectionLimits
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.wire import BOUND_HEADER, COVERAGE_HEADER, JSON_TYPE, PROBLEM_TYPE
 
@@ -15,6 +17,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+HELD = "kvledger.body_bytes"
+"""In a request's scope: bytes of its body that count against the budget."""
 
 
 class ProblemError(KvledgerError):
@@ -47,24 +51,48 @@ def media_type(scope: Scope) -> str:
     return (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises ProblemError above `limit` bytes, before more is read; DisconnectedError."""
-    declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
-        raise fail(ProblemKind.TOO_LARGE, f"{declared} bytes", limit=limit)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise DisconnectedError("the caller went away")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise fail(ProblemKind.TOO_LARGE, f"more than {limit} bytes", limit=limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+class BodyReader:
+    """Reads bodies within their limits; all that are in flight share one budget."""
+
+    def __init__(self, limits: ConnectionLimits, counts: ConnectionCounts) -> None:
+        self._limits = limits
+        self._counts = counts
+
+    async def read(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        """The whole body. Raises ProblemError above `limit` bytes, before more is read, when it takes too
+        long, and when there is no room for it; DisconnectedError."""
+        declared = header(scope, b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > limit:
+            raise fail(ProblemKind.TOO_LARGE, f"{declared} bytes", limit=limit)
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                return await self._whole(scope, receive, limit)
+        except TimeoutError as error:
+            self._counts.late_bodies += 1
+            raise fail(ProblemKind.TOO_SLOW, f"{self._limits.body_s:g} s for a body") from error
+
+    def release(self, scope: Scope) -> None:
+        """The request is over. Idempotent."""
+        self._counts.bodies_bytes -= scope.pop(HELD, 0)
+
+    async def _whole(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError("the caller went away")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise fail(ProblemKind.TOO_LARGE, f"more than {limit} bytes", limit=limit)
+            self._counts.bodies_bytes += len(part)
+            scope[HELD] = scope.get(HELD, 0) + len(part)
+            if self._counts.bodies_bytes > self._limits.bodies_bytes:
+                raise fail(ProblemKind.TOO_BUSY, "no room for the body", retry_after_ms=1_000)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def unreadable(error: ValidationError) -> Problem:

@@ -11,6 +11,7 @@ from events.ids import Role
 from events.kafka.connection import KafkaConnection
 from events.keyring import KeyRing
 from events.signing import Signer
+from indexer.service.connection import ConnectionLimits
 from indexer.service.credential import Credentials
 from indexer.store import Snapshot
 from router_client.limit import ViewLimits
@@ -42,6 +43,8 @@ class ServiceConfig:
     max_wait_ms: float = 5_000.0
     max_batch: int = 64
     snapshot_timeout_s: float = 60.0
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    max_watchers: int = 64
 
     def __post_init__(self) -> None:
         if not self.credentials.configured and not is_loopback(self.host):

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from pydantic import Field, ValidationError
 
 from indexer.service.body import (
+    BodyReader,
     ProblemError,
     Receive,
     Scope,
@@ -17,7 +18,6 @@ from indexer.service.body import (
     fail,
     header,
     media_type,
-    read_body,
     send_document,
     send_problem,
     unreadable,
@@ -62,6 +62,7 @@ class LookupEndpoint:
         view: LocalView,
         feed: ViewFeed,
         metrics: Metrics,
+        bodies: BodyReader,
         *,
         monotonic_ns: Callable[[], int],
         wall_ms: Callable[[], int],
@@ -70,6 +71,7 @@ class LookupEndpoint:
         self._view = view
         self._feed = feed
         self._metrics = metrics
+        self._bodies = bodies
         self._monotonic_ns = monotonic_ns
         self._wall_ms = wall_ms
 
@@ -93,7 +95,7 @@ class LookupEndpoint:
         principal = self.caller(scope)
         if media_type(scope) != JSON_TYPE:
             raise fail(ProblemKind.MEDIA_TYPE, f"send {JSON_TYPE}")
-        body = await read_body(scope, receive, self._config.max_body_bytes)
+        body = await self._bodies.read(scope, receive, self._config.max_body_bytes)
         try:
             request = BatchRequest.model_validate_json(body)
         except ValidationError as error:
@@ -120,7 +122,7 @@ class LookupEndpoint:
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         if media_type(scope) not in (JSON_TYPE, BINARY_TYPE):
             raise fail(ProblemKind.MEDIA_TYPE, f"send {JSON_TYPE} or {BINARY_TYPE}")
-        return await read_body(scope, receive, self._config.max_body_bytes)
+        return await self._bodies.read(scope, receive, self._config.max_body_bytes)
 
     def _query(self, scope: Scope, body: bytes, principal: Principal) -> Query:
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,12 +17,21 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`held`: by what, (how much now, its bound). `cut`: by reason, callers cut off at a bound."""
+
+    held: Mapping[str, tuple[float, float]]
+    cut: Mapping[str, int]
+
+
 class ViewCollector:
     """Reads the view's own counters when asked, so that the hot path counts nothing twice."""
 
-    def __init__(self, view: LocalView, feed: ViewFeed) -> None:
+    def __init__(self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures]) -> None:
         self._view = view
         self._feed = feed
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         view, counters = self._view, self._view.counters
@@ -53,14 +63,30 @@ class ViewCollector:
         }
         for name, (text, value) in counts.items():
             yield CounterMetricFamily(name, text, value=float(value))
+        yield from self._bounds()
+
+    def _bounds(self) -> Iterator[Metric]:
+        figures, forgotten = self._figures(), self._view.counters.forgotten
+        held = GaugeMetricFamily("kvledger_held", "What is held in memory, by kind", labels=["kind"])
+        bound = GaugeMetricFamily("kvledger_held_bound", "The most that may be held", labels=["kind"])
+        for kind, (value, limit) in {**self._view.held(), **figures.held}.items():
+            held.add_metric([kind], float(value))
+            bound.add_metric([kind], float(limit))
+        lost = CounterMetricFamily("kvledger_forgotten", "Given up at a bound, by kind", labels=["kind"])
+        for kind, value in forgotten.items():
+            lost.add_metric([kind], float(value))
+        cut = CounterMetricFamily("kvledger_cut_off", "Callers cut off at a bound", labels=["reason"])
+        for reason, value in figures.cut.items():
+            cut.add_metric([reason], float(value))
+        yield from (held, bound, lost, cut)
 
 
 class Metrics:
     """One service's metrics."""
 
-    def __init__(self, view: LocalView, feed: ViewFeed) -> None:
+    def __init__(self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(ViewCollector(view, feed))
+        self._registry.register(ViewCollector(view, feed, figures))
         self._outcomes = Counter(
             "kvledger_lookups_total",
             "Lookups by outcome: complete, partial, or the problem's kind",

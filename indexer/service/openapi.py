@@ -120,8 +120,35 @@ def _add(document: dict[str, Any]) -> None:
             },
         }
     }
+    document["paths"]["/v1/watch"] = {"get": _watch()}
     for path, model in ORDERS.items():
         document["paths"][path]["post"]["requestBody"] = _body(model.__name__)
+
+
+def _watch() -> dict[str, Any]:
+    return {
+        "summary": "The state of the fleet as server-sent events, until the caller goes",
+        "description": (
+            "Events: `hello` {log, reader, streams, missed, keep_alive_s}, then a `stream` {worker, dp_rank, "
+            "epoch, state, staleness_ms, fault} for each stream as it stands, `coverage` {included, eligible, "
+            "worst_staleness_ms, floor_ms, caught_up}, `position` {control, token}, `canary` (not for "
+            "tenants) and `current` {streams}; from then on what changes, figures at most once a second; "
+            "`end` {reason: slow | shutdown | failed} is the last. A comment is sent after 10 s without an "
+            "event. Nothing is replayed: a connection is always told the whole present state first. With "
+            "`Last-Event-ID` of the same replica's life, `missed` in `hello` says how many changes went by."
+        ),
+        "parameters": [
+            {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}}
+        ],
+        "responses": {
+            "200": {
+                "description": "Events",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            "401": _refusals()["401"],
+            "503": _refusals()["503"],
+        },
+    }
 
 
 def _ref(name: str) -> dict[str, str]:

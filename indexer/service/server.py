@@ -11,6 +11,7 @@ import uvicorn
 from events.errors import KvledgerError
 from indexer.service.app import LookupService
 from indexer.service.config import ServiceConfig
+from indexer.service.connection import guarded
 
 KEEP_ALIVE_S = 60
 STOP_WITHIN_S = 5
@@ -59,13 +60,26 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """Tells the service that it ends before connections are waited for: a watched one never ends by itself."""
+
+    def __init__(self, config: uvicorn.Config, service: LookupService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.close()
+        await super().shutdown(sockets)
+
+
 def make_server(service: LookupService) -> uvicorn.Server:
-    """uvicorn with its quickest parts, without access log (it would name what was asked) or banner."""
-    return uvicorn.Server(
+    """uvicorn with its quickest parts and our bounds, without access log (it would name what was asked) or
+    banner."""
+    return _Server(
         uvicorn.Config(
             service,
             loop="auto",
-            http="httptools",
+            http=guarded(service.config.connections, service.connections),
             ws="none",
             lifespan="on",
             access_log=False,
@@ -74,7 +88,8 @@ def make_server(service: LookupService) -> uvicorn.Server:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_WITHIN_S,
             backlog=2_048,
-        )
+        ),
+        service,
     )
 
 

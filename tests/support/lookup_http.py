@@ -11,6 +11,7 @@ import httpx
 from events.kafka.connection import KafkaConnection
 from indexer.service.app import LookupService
 from indexer.service.config import ServiceConfig
+from indexer.service.connection import ConnectionLimits
 from indexer.service.credential import CallerRole, Credential, Credentials
 from tests.support.reader_world import RING, World, chain_of
 
@@ -48,7 +49,12 @@ CREDENTIALS = Credentials(
 
 
 def service(
-    *, credentials: Credentials | None = None, max_body_bytes: int = 100_000, world: World | None = None
+    *,
+    credentials: Credentials | None = None,
+    max_body_bytes: int = 100_000,
+    world: World | None = None,
+    connections: ConnectionLimits | None = None,
+    max_watchers: int = 64,
 ) -> LookupService:
     """A service over the world's fleet as it is now; by default one worker that holds ten blocks."""
     if world is None:
@@ -63,6 +69,8 @@ def service(
         credentials=credentials or Credentials(),
         max_body_bytes=max_body_bytes,
         max_order_bytes=10_000,
+        connections=connections or ConnectionLimits(),
+        max_watchers=max_watchers,
     )
     clock = world
     made = LookupService(config, monotonic_ns=lambda: clock.now_ns, wall_ms=lambda: 1_700_000_000_000)

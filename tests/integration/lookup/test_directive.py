@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from events.token import Token
 from router_client.client import RouterClient
@@ -67,7 +68,9 @@ async def test_limits_and_fences_are_given_once_and_their_tokens_are_reflected(
             await answered(client, lambda a: a.complete and a.coverage.eligible == 2)
 
 
-async def test_a_token_of_one_replica_is_waited_for_by_another(kafka: str, topic_prefix: str) -> None:
+async def test_a_token_of_one_replica_is_waited_for_by_another(
+    kafka: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as one,
@@ -87,7 +90,7 @@ async def test_a_token_of_one_replica_is_waited_for_by_another(kafka: str, topic
             await held.wait()
             await fetch(*given)
 
-        two.service.feed._apply = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(two.service.feed, "_apply", slow)
         await hook.store(CHAIN[2:5], parent=CHAIN[1])
         ahead = await answered(first, lambda a: lengths(a) == {"w0": 5})
         assert not behind.reached(Token.decode(ahead.token))

@@ -393,6 +393,7 @@ async def test_the_openapi_document_holds_every_route() -> None:
         "/v1/invalidations",
         "/v1/limits",
         "/v1/fences",
+        "/v1/watch",
         "/healthz",
         "/readyz",
         "/metrics",
