@@ -101,6 +101,17 @@ class Applier:
                 self._owned[number] = await self._take_over(number)
             return {number: self._owned[number].projection.next_offset for number in wanted}
 
+    async def reclaim(self, partition: int) -> int:
+        """Owns one partition that somebody else claimed, beside the others; returns the offset to read from.
+
+        For a partition that the consumer still holds well after its lease was lost: a rebuild has switched
+        the index, or the claim was of one who is gone. Raises as `own` does.
+        """
+        async with self._owning:
+            if partition not in self._owned:
+                self._owned[partition] = await self._take_over(partition)
+            return self._owned[partition].projection.next_offset
+
     def disown(self, partition: int) -> None:
         """Forgets a partition's state; a write that is being retried is abandoned."""
         owned = self._owned.pop(partition, None)

@@ -10,7 +10,6 @@ from indexer.tables import (
     QuotaChange,
     QuotaLimit,
     Registration,
-    StreamAlias,
     TenantQuota,
     Verdict,
 )
@@ -111,7 +110,12 @@ FROM stream_alias a JOIN stream s ON s.id = a.stream_id
 WHERE a.domain IS NULL AND a.stream_id >= $1
 ORDER BY a.stream_id LIMIT $2
 """
-NAME_ALIAS = upsert(StreamAlias, ("stream_id", "alias", "domain"), key=("stream_id", "alias"))
+# No insert: the rows may have been rebuilt under other ids since they were read.
+NAME_ALIAS = """
+UPDATE stream_alias a SET domain = r.domain
+FROM jsonb_to_recordset($1::jsonb) AS r(stream_id int8, alias bytea, domain text)
+WHERE a.stream_id = r.stream_id AND a.alias = r.alias
+"""
 
 FORGET = (
     "DELETE FROM copy_span WHERE ended_at < now() - make_interval(days => $1)",

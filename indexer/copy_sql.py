@@ -48,6 +48,12 @@ SELECT term, next_offset, last_record_sha256, log_id, rebuild_until
 FROM partition_progress WHERE topic = $1 AND partition = $2
 """
 
+# Taken before the snapshot of a repeatable-read transaction: tables must not be switched below it.
+HOLD_TABLES = """
+LOCK TABLE stream, holder, profile, copy_attribute, stream_alias, tenant_usage, deletion_ack, copy, copy_span
+IN ACCESS SHARE MODE
+"""
+
 # About one row a second, so that a position can be told as a time.
 MARK_TIME = """
 INSERT INTO partition_time (partition, next_offset, appended_at)
@@ -66,7 +72,7 @@ WHERE s.partition = $1
 """
 
 DIGEST_COPIES = """
-SELECT h.stream_id, h.name, c.group_index, c.block, a.state
+SELECT h.stream_id, h.name, h.durable_id IS NOT NULL, c.group_index, c.block, a.state
 FROM copy c JOIN holder h ON h.id = c.holder_id JOIN copy_attribute a ON a.id = c.attribute_id
 """
 

@@ -46,14 +46,17 @@ SERVER_SETTINGS = {
 }
 
 
-async def connect(dsn: str, *, name: str) -> Any:
-    """One asyncpg connection with our time-outs; `name` shows in pg_stat_activity. JSON comes decoded
-    and goes as text."""
+async def connect(dsn: str, *, name: str, schema: str | None = None) -> Any:
+    """One asyncpg connection with our time-outs; `name` shows in pg_stat_activity, `schema` holds the tables
+    it means. JSON comes decoded and goes as text."""
+    settings = {**SERVER_SETTINGS, "application_name": name}
+    if schema is not None:
+        settings["search_path"] = schema
     connection = await asyncpg.connect(
         dsn,
         timeout=CONNECT_TIMEOUT_S,
         command_timeout=150,
-        server_settings={**SERVER_SETTINGS, "application_name": name},
+        server_settings=settings,
     )
     await connection.set_type_codec("jsonb", encoder=str, decoder=json.loads, schema="pg_catalog")
     return connection

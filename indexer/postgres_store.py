@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,11 +34,20 @@ BLOCKED_AFTER_S = 2.0
 class PostgresStore:
     """One connection, used by one task at a time; opened on first use and again after a failure.
 
-    `keyring` is asked for the names of domains when an alias is first seen.
+    `keyring` is asked for the names of domains when an alias is first seen; `schema` holds the tables, the
+    server's default if None.
     """
 
-    def __init__(self, dsn: str, *, keyring: KeyRing | None = None, name: str = "kvledger indexer") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        keyring: KeyRing | None = None,
+        name: str = "kvledger indexer",
+        schema: str | None = None,
+    ) -> None:
         self._dsn = dsn
+        self._schema = schema
         self._name = name
         self._keyring = KeyRing({}) if keyring is None else keyring
         self._connection: Any = None
@@ -59,7 +68,7 @@ class PostgresStore:
         async with self._lock:
             try:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._dsn, name=self._name)
+                    self._connection = await connect(self._dsn, name=self._name, schema=self._schema)
                 yield self._connection
             except REFUSED as error:
                 # Its text can hold values of tenants.
@@ -130,6 +139,7 @@ class PostgresStore:
             self._use() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            await connection.execute(copy_sql.HOLD_TABLES)
             await self._check(connection, lease)
             states, self._names[lease.partition] = await load_states(connection, lease.partition)
             return states
@@ -192,6 +202,7 @@ class PostgresStore:
             self._use() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            await connection.execute(copy_sql.HOLD_TABLES)
             return await read_digest(connection, registry)
 
     async def digest_at(self, registry: Registry, topic: str) -> tuple[str, dict[int, int]]:
@@ -200,6 +211,7 @@ class PostgresStore:
             self._use() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            await connection.execute(copy_sql.HOLD_TABLES)
             rows = await connection.fetch(
                 "SELECT partition, next_offset FROM partition_progress WHERE topic = $1", topic
             )
@@ -225,25 +237,29 @@ class PostgresStore:
             self._use() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            await connection.execute(copy_sql.HOLD_TABLES)
             return await read_snapshot(connection, topic)
 
 
-async def read_digest(connection: Any, registry: Registry) -> str:
-    """`index_digest` over the rows that the connection's transaction sees."""
+async def read_digest(connection: Any, registry: Registry, partitions: Collection[int] | None = None) -> str:
+    """`index_digest` over the rows that the connection's transaction sees, of some partitions if given."""
     lines: list[bytes] = []
-    counted: dict[int, StreamKey] = {}
+    counted: dict[int, tuple[StreamKey, bool]] = {}
     for row in await connection.fetch("SELECT * FROM stream"):
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
-        if not superseded(registry, key, row["epoch_no"]):
-            counted[row["id"]] = key
+        if partitions is not None and row["partition"] not in partitions:
+            continue
+        over = superseded(registry, key, row["epoch_no"])
+        counted[row["id"]] = (key, over)
+        if not over:
             lines.append(
                 stream_line(key, row["epoch_no"], row["next_seq"], bytes(row["prev"]), row["status"])
             )
-    async for stream_id, holder, group, block, state in connection.cursor(
+    async for stream_id, holder, durable, group, block, state in connection.cursor(
         copy_sql.DIGEST_COPIES, prefetch=5_000
     ):
-        stream = counted.get(stream_id)
-        if stream is not None:
+        stream, over = counted.get(stream_id, (None, False))
+        if stream is not None and (durable or not over):
             lines.append(copy_line(stream, holder, group, bytes(block), state))
     return digest_lines(lines)
 

@@ -36,29 +36,22 @@ from indexer.tables import (
 )
 
 STREAM_KEY = ("partition", "worker", "rank", "epoch")
+STREAM_COLUMNS = (*STREAM_KEY, *SCALARS, "unknown_events", "nonces", "transfers", "snapshot")
 STREAM = upsert(
-    Stream,
-    (*STREAM_KEY, *SCALARS, "unknown_events", "nonces", "transfers", "snapshot"),
-    key=STREAM_KEY,
-    returning=("id", "worker", "rank", "epoch"),
-    touch="updated_at",
+    Stream, STREAM_COLUMNS, key=STREAM_KEY, returning=("id", "worker", "rank", "epoch"), touch="updated_at"
 )
-HOLDER = upsert(
-    Holder,
-    (
-        "stream_id",
-        "name",
-        "tier",
-        "capacity_blocks",
-        "durable_id",
-        "groups",
-        "inventory",
-        "orphans",
-        "unassigned",
-    ),
-    key=("stream_id", "name"),
-    returning=("id", "stream_id", "name"),
+HOLDER_COLUMNS = (
+    "stream_id",
+    "name",
+    "tier",
+    "capacity_blocks",
+    "durable_id",
+    "groups",
+    "inventory",
+    "orphans",
+    "unassigned",
 )
+HOLDER = upsert(Holder, HOLDER_COLUMNS, key=("stream_id", "name"), returning=("id", "stream_id", "name"))
 PROFILE = upsert(
     Profile,
     (

@@ -27,6 +27,8 @@ WATCH_EVERY_S = 2.0
 PRUNE_EVERY_S = 2.0
 CANCEL_TIMEOUT_S, LEAVE_TIMEOUT_S = 5.0, 10.0
 UNOWNED_AFTER_S = 2 * CLAIM_WITHIN_S / 3
+RECLAIM_AFTER_SESSIONS = 1.2
+"""A consumer that has slept knows by then that its group has gone on without it."""
 
 
 class WorkerStoppedError(KvledgerError):
@@ -147,7 +149,9 @@ async def run_worker(
     starting = asyncio.create_task(app.start())
     stopping = asyncio.create_task(stop.wait())
     crashed = asyncio.create_task(_until_crashed(app))
-    watching = asyncio.create_task(_watch(app, end_offset, stuck_after_s))
+    watching = asyncio.create_task(
+        _watch(app, end_offset, stuck_after_s, RECLAIM_AFTER_SESSIONS * session_timeout_s)
+    )
     pruning = asyncio.create_task(_prune(applier))
     try:
         waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching, pruning}
@@ -191,19 +195,41 @@ async def _prune(applier: Applier) -> None:
         await applier.prune()
 
 
-async def _watch(app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s: float) -> None:
+async def _reclaim(app: LedgerApp, partition: int) -> None:
+    """A lease can be lost to one who doesn't consume: a rebuild that has switched the index."""
+    tp = TP(app.events_topic, partition)
+    try:
+        offset = await app.applier.reclaim(partition)
+    except (StoreUnavailableError, LogUnavailableError, LeaseLostError) as error:
+        log.warning("partition %d can't be claimed again: %s", partition, error)
+        return
+    if tp in app.consumer.assignment():
+        log.info("partition %d is claimed again", partition, extra={"action": "partition_reclaimed"})
+        await app.consumer.seek(tp, offset)
+    else:
+        app.applier.disown(partition)
+
+
+async def _watch(
+    app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s: float, reclaim_after_s: float
+) -> None:
     """Liveness is that the committed offset advances while there is something to read."""
     moved: dict[int, tuple[int, float]] = {}
+    reclaimed: set[int] = set()
     while True:
         await asyncio.sleep(min(WATCH_EVERY_S, stuck_after_s / 2))
         now_s = time.monotonic()
         assigned = {tp.partition for tp in app.consumer.assignment() if tp.topic == app.events_topic}
         positions = app.applier.positions
+        reclaimed -= positions.keys()
         for partition in assigned:
             position = positions.get(partition, -1)
             at, since_s = moved.get(partition, (-2, now_s))
             if position != at:
                 moved[partition] = (position, now_s)
+            elif position == -1 and now_s - since_s > reclaim_after_s and partition not in reclaimed:
+                reclaimed.add(partition)
+                await _reclaim(app, partition)
             elif position == -1 and now_s - since_s > min(UNOWNED_AFTER_S, stuck_after_s):
                 raise WorkerStoppedError(f"partition {partition} is assigned here and owned elsewhere")
             elif now_s - since_s > stuck_after_s:

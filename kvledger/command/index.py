@@ -1,4 +1,4 @@
-"""`kvledger index digest`: the stored index against the fold of the log, at one position."""
+"""`kvledger index`: `digest` compares the stored index with the fold of the log, at one position."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kvledger.command.migrate import configured_database
+from kvledger.command.rebuild import rebuild
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Look at the index in PostgreSQL.")
     group.callback()(_group)
     group.command("digest")(digest)
+    group.command("rebuild")(rebuild)
     app.add_typer(group, name="index")
 
 
