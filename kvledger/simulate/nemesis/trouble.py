@@ -9,6 +9,8 @@ from events.errors import KvledgerError
 from kvledger.simulate.fault import Arena, Strike, UnrepairedError
 
 POLL_S = 0.1
+ACT_S = 30.0
+"""What the deed itself may take, beside the deadline of its repair."""
 
 Holds = Callable[[], Awaitable[str]]
 """Says what is still missing; an empty text when the condition holds."""
@@ -33,16 +35,18 @@ async def carry_out(
     *,
     deadline_s: float,
     excuses: bool,
+    worker: str | None = None,
 ) -> Strike:
     """Runs `act`, which returns what it did in words, and waits until `whole` holds.
 
-    `excuses`: whether lookups may suffer. Where they may not, nothing is announced to the truth, and every
-    refusal counts. Raises UnrepairedError after `deadline_s` from the end of `act`, the truth calmed.
+    `excuses`: whether lookups may suffer, of `worker` or of everybody. Where they may not, nothing is
+    announced to the truth, and every refusal counts. Raises UnrepairedError after `deadline_s` from the end
+    of `act`, the truth calmed.
     """
     truth = arena.fleet.truth
     begun_ns = truth.now_ns()
     if excuses:
-        truth.disturb()
+        truth.disturb(worker, excused_s=deadline_s + ACT_S, kind=name)
     arena.journal.append(f"{name} begins")
     detail = "it could not be done"
     try:
@@ -51,13 +55,15 @@ async def carry_out(
         missing = await until(whole, deadline_s)
     except KvledgerError as error:
         arena.journal.append(f"{name} failed: {error}")
-        raise UnrepairedError(name, None, (truth.now_ns() - begun_ns) / 1e9, f"{detail}: {error}") from error
+        raise UnrepairedError(
+            name, worker, (truth.now_ns() - begun_ns) / 1e9, f"{detail}: {error}"
+        ) from error
     finally:
         if excuses:
-            truth.calm()
+            truth.calm(worker)
     repaired_ns = truth.now_ns()
     if missing:
         arena.journal.append(f"{name} ({detail}) is not repaired: {missing}")
-        raise UnrepairedError(name, None, (repaired_ns - over_ns) / 1e9, f"{detail}: {missing}")
+        raise UnrepairedError(name, worker, (repaired_ns - over_ns) / 1e9, f"{detail}: {missing}")
     arena.journal.append(f"{name} ({detail}) is repaired after {(repaired_ns - over_ns) / 1e9:.1f} s")
-    return Strike(name, None, begun_ns, over_ns, repaired_ns, detail)
+    return Strike(name, worker, begun_ns, over_ns, repaired_ns, detail)
