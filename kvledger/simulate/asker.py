@@ -82,6 +82,7 @@ class Asker:
         candidates: Sequence[str] = (),
         min_coverage: int | None = None,
         measured: bool = True,
+        basis: str = "published",
     ) -> Answered:
         """One lookup by tokens; without a bound `consistency: any`. Never raises for what the service does:
         no answer is status 0. `measured` false keeps its time out of the tally."""
@@ -94,6 +95,8 @@ class Asker:
             question["candidates"] = list(candidates)
         if min_coverage is not None:
             question["min_coverage"] = min_coverage
+        if basis != "published":
+            question["basis"] = basis
         target = f"/v1/lookup?{urlencode(binary_query(question))}"
         body = prompt.token_bytes()
         start_ns = self._clock_ns()
@@ -106,7 +109,7 @@ class Asker:
             status, document = 0, {}
         if measured:
             self.tally.latency_ms.append((end_ns - start_ns) / 1e6)
-        self._judge(prompt, bound_ms, candidates, min_coverage, start_ns, end_ns, status, document)
+        self._judge(prompt, bound_ms, candidates, min_coverage, basis, start_ns, end_ns, status, document)
         matched = (
             {m["worker"]: int(m["matched_blocks"]) for m in document["matches"]} if status == 200 else {}
         )
@@ -118,6 +121,7 @@ class Asker:
         bound_ms: float | None,
         candidates: Sequence[str],
         min_coverage: int | None,
+        basis: str,
         start_ns: int,
         end_ns: int,
         status: int,
@@ -158,6 +162,7 @@ class Asker:
                 min_coverage=min_coverage,
                 limited=bool(candidates),
                 candidates=tuple(candidates) or None,
+                basis=basis,
                 coverage=_coverage(document) if status == 200 else None,
             )
         )

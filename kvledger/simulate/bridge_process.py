@@ -15,7 +15,6 @@ from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
-from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
 from events.ids import Basis
 from events.kafka.connection import KafkaConnection
@@ -86,6 +85,16 @@ class BridgeProcess:
         for worker in workers:
             await self._attach(worker)
 
+    def speak(self) -> None:
+        """From now on this process' hooks are the ones that the workers name."""
+        for rank in self._ranks:
+            rank.worker.hook = rank.hook
+
+    def turn_deaf(self) -> None:
+        """From now on its hooks hear nothing of `kv.control`: they go on in their epochs, superseded or not."""
+        for rank in self._ranks:
+            rank.hook.control_moved = lambda: None  # type: ignore[method-assign]
+
     async def kill(self) -> None:
         """Everything ends in the middle, without a word in the log. Idempotent."""
         await self._end(silently=True, engine_ended=False)
@@ -113,7 +122,8 @@ class BridgeProcess:
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(worker.name, rank, f"{ENDPOINT_SCHEME}{worker.name}", MODEL)
         hook = host.make(identity, attachment.life, _Vouching(bridge, worker, self._truth), stream)
-        bridge.bind(_Noting(hook, worker), attachment)
+        _note_records(hook, worker)
+        bridge.bind(hook, attachment)
         host.begin(hook)
         worker.hook = hook
         running = asyncio.create_task(bridge.run())
@@ -160,29 +170,16 @@ class _Vouching:
         return self._bridge.load()
 
 
-class _Noting:
-    """The hook as its bridge feeds it; notes which record tells which step."""
+def _note_records(hook: Hook, worker: SimWorker) -> None:
+    """From now on the worker's book knows which record of the hook's tells which of its steps."""
+    publisher, feed = worker.publisher, hook.feed
+    assert publisher is not None
 
-    def __init__(self, hook: Hook, worker: SimWorker) -> None:
-        self._hook = hook
-        self._worker = worker
-        self.lost = hook.lost
-        self.unknown = hook.unknown
-        self.restarted = hook.restarted
-
-    @property
-    def installed(self) -> int:
-        return self._hook.installed
-
-    @property
-    def obligations(self) -> Obligations:
-        return self._hook.obligations
-
-    def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None:
-        hook, worker = self._hook, self._worker
+    def feed_and_note(batch: EngineBatch, admitted_after: int | None = None) -> None:
         stream, seq = hook.stream, hook.next_seq
-        hook.feed(batch, admitted_after)
-        assert worker.publisher is not None
-        made_ns = worker.publisher.made_ns(batch.raw_sha256)
+        feed(batch, admitted_after)
+        made_ns = publisher.made_ns(batch.raw_sha256)
         if made_ns is not None and stream is not None and hook.stream == stream and hook.next_seq > seq:
             worker.positions.note(stream.epoch, seq, made_ns)
+
+    hook.feed = feed_and_note  # type: ignore[method-assign]

@@ -166,6 +166,15 @@ class SimEngine:
         """True if something was mutated and isn't on the wire yet."""
         return bool(self._pending)
 
+    @property
+    def next_seq(self) -> int:
+        """The number that the next step will have: how many this life has told."""
+        return self._next_seq
+
+    def keys_by_tier(self) -> dict[str, set[int]]:
+        """Block keys that each tier holds now."""
+        return {"gpu": set(self._cached)}
+
     def cached_keys(self) -> dict[int, int]:
         """Copies by block key: the pool as an inspection would find it."""
         return {key: 1 + len(self._duplicates.get(key, ())) for key in self._cached}

@@ -36,7 +36,7 @@ class Fleet:
 
     `workers` has an entry for every rank of every worker; `processes` the bridges by worker name, if the plan
     attaches by bridge. A fault is announced to `truth` before it is done, so that the checker knows which
-    refusals it excuses.
+    refusals it excuses. `submitted`, if it is a list, gets every prompt that `submit` is given.
     """
 
     plan: FleetPlan
@@ -53,6 +53,7 @@ class Fleet:
     planner: PromptPlanner = field(init=False)
     watch: HostWatch = field(init=False)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    submitted: list[Prompt] | None = None
 
     def __post_init__(self) -> None:
         self.planner = PromptPlanner(block_size=self.plan.block_tokens, expand=self.plan.expand)
@@ -64,6 +65,8 @@ class Fleet:
 
     def submit(self, index: int, prompt: Prompt) -> Job:
         """Gives the rank at that place of `workers` a request."""
+        if self.submitted is not None:
+            self.submitted.append(prompt)
         return self.workers[index].submit(prompt)
 
     def worker(self, name: str, rank: int = 0) -> SimWorker:

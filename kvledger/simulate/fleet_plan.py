@@ -51,8 +51,10 @@ class FleetPlan:
 
     @property
     def basis(self) -> str:
-        """What lookups answer for: what an engine did, or what it published."""
-        return "engine" if self.attachment is Attachment.DIRECT else "published"
+        """What lookups answer for: what an engine did, what it published, or what happened to arrive."""
+        if self.attachment is Attachment.DIRECT:
+            return "engine"
+        return "published" if self.replay else "unconfirmed"
 
     def content(self) -> ContentProfile:
         """The one profile that all workers serve, whole, so that their blocks are verified."""

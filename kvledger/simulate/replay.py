@@ -17,19 +17,23 @@ LONGEST_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReplayPace:
-    """`bound_ms` of each lookup; `lanes` lookups at once; `rate` requests a second, None as fast as goes."""
+    """`bound_ms` of each lookup; `lanes` lookups at once; `rate` requests a second, None as fast as goes.
+    Each is asked about once for each of `bases`, and routed by the last answer."""
 
     bound_ms: float = 1000.0
     lanes: int = 4
     rate: float | None = None
+    bases: tuple[str, ...] = ("published",)
 
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """`asked_again`: refused at first, which lowers the rate. `placed_blind`: no usable answer, so the least
+    """`answered`: requests whose lookup was answered at once, within the bound. `asked_again`: refused at
+    first, which lowers the rate. `placed_blind`: no usable answer, so the least
     loaded worker got it. `too_long`: fits no pool."""
 
     requests: int = 0
+    answered: int = 0
     asked_again: int = 0
     placed_blind: int = 0
     too_long: int = 0
@@ -54,7 +58,7 @@ class Replay:
         self._probe = probe
         self._advanced = advanced
         self._placement = Placement(len(fleet.workers))
-        self._index = {worker.name: at for at, worker in enumerate(fleet.workers)}
+        self._index = {(worker.name, worker.engine.rank): at for at, worker in enumerate(fleet.workers)}
         self._room = asyncio.Semaphore(2 * fleet.plan.slots * len(fleet.workers))
 
     async def run(self, requests: Iterable[TraceRequest]) -> None:
@@ -83,13 +87,21 @@ class Replay:
 
     async def _one(self, request: TraceRequest) -> None:
         prompt = self._fleet.prompt(request)
-        answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms)
+        *before, basis = self._pace.bases
+        for weaker in before:
+            await self._asker.ask(prompt, bound_ms=self._pace.bound_ms, basis=weaker)
+        answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms, basis=basis)
+        self.counts.answered += answer.status == 200
         if answer.status == 503:
             # As `router_client` does: once more, after the time that the service asks for.
             self.counts.asked_again += 1
             await asyncio.sleep(min(LONGEST_PAUSE_S, answer.document.get("retry_after_ms", 100) / 1000))
-            answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms)
-        matched = {self._index[name]: count for name, count in answer.matched.items() if name in self._index}
+            answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms, basis=basis)
+        matched: dict[int, int] = {}
+        for match in answer.document["matches"] if answer.status == 200 else ():
+            at = self._index.get((match["worker"], match["dp_rank"]))
+            if at is not None:
+                matched[at] = match["matched_blocks"]
         chosen = self._placement.choose(len(prompt.keys), matched, request.arrival_s)
         self.counts.requests += 1
         self.counts.placed_blind += not matched

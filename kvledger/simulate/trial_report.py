@@ -17,7 +17,10 @@ class TrialReport:
     `answered_in_bound` counts lookups answered 200 within the scenario's bound, of `lookups`; what the
     checker found is in `wrong_unflagged`, `unjustified_refusals` and `unjustified_exclusions`;
     `lost_events` says for each stream whose fold isn't what its engine holds how; `unrepaired` has a line
-    for each fault that wasn't repaired by its deadline. `whys` are the first violations in words.
+    for each fault that wasn't repaired by its deadline; `failed` says why a trial could not go on.
+    No violations: `wrong_flagged` answers were wrong and said themselves not to rely on them, `excused`
+    lookups are right only because something was disturbed. `folds` counts streams by what their end is.
+    `whys` are the first violations in words.
     """
 
     scenario: str
@@ -31,10 +34,16 @@ class TrialReport:
     wrong_unflagged: int
     unjustified_refusals: int
     unjustified_exclusions: int
+    wrong_flagged: int = 0
+    excused: int = 0
+    failed: str = ""
     strikes: tuple[Strike, ...] = ()
     unrepaired: tuple[str, ...] = ()
     lost_events: tuple[str, ...] = ()
     excluded: Mapping[str, int] = field(default_factory=dict)
+    folds: Mapping[str, int] = field(default_factory=dict)
+    lookup_p50_ms: float | None = None
+    lookup_p99_ms: float | None = None
     host_slow_s: float = 0.0
     whys: tuple[str, ...] = ()
     journal: tuple[str, ...] = ()
@@ -48,6 +57,7 @@ class TrialReport:
             + self.unjustified_exclusions
             + len(self.unrepaired)
             + len(self.lost_events)
+            + bool(self.failed)
         )
 
     @property

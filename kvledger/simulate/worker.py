@@ -68,6 +68,8 @@ class SimWorker:
         self._free.set()
         self._up = asyncio.Event()
         self._up.set()
+        self._admits = True
+        self._stepped = asyncio.Event()
         self._in_step = False
         self._waiting: list[asyncio.Future[Confirmation]] = []
         self._removals: list[_Removal] = []
@@ -139,6 +141,25 @@ class SimWorker:
             self._up.set()
         return life
 
+    async def rest(self) -> None:
+        """What runs ends and nothing new begins until `wake`: returns when the engine is idle, without steps."""
+        self._admits = False
+        while self._running or self.engine.dirty:
+            self._work.set()
+            await self._next_step()
+        self._up.clear()
+        while self._in_step:
+            await self._next_step()
+
+    async def _next_step(self) -> None:
+        self._stepped.clear()
+        await self._stepped.wait()
+
+    def wake(self) -> None:
+        """The engine takes requests again, and with its next step tells what is untold. Idempotent."""
+        self._admits = True
+        self._up.set()
+
     def first_missing_ns(self, epoch: str, next_seq: int) -> int | None:
         """When the first mutation was made that a reader at this position doesn't know; None: it knows all."""
         return self.positions.first_missing_ns(epoch, next_seq)
@@ -204,7 +225,7 @@ class SimWorker:
                 self._finished(job)
         self._running = kept
         installed = -1 if self.publisher is not None else self._hook.installed
-        while self._queue and len(self._running) < self._slots:
+        while self._queue and self._admits and len(self._running) < self._slots:
             job = self._queue[0]
             try:
                 job.running = engine.admit(job.prompt)
@@ -223,6 +244,7 @@ class SimWorker:
 
     def _end_step(self) -> None:
         self._in_step = False
+        self._stepped.set()
         self.steps += 1
         self.publish()
         told, self._told = self._told, []
