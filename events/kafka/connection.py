@@ -147,6 +147,19 @@ class LogTail:
         """Oldest offset that the log still holds, by partition. Raises LogUnavailableError."""
         return await self._offsets("beginning_offsets")
 
+    async def offsets_after(self, timestamp_ms: int) -> dict[tuple[str, int], int | None]:
+        """Offset of the first record with a later timestamp, by partition; None: there is none.
+        Raises LogUnavailableError."""
+        wanted = {TopicPartition(*where): timestamp_ms + 1 for where in self._start}
+        try:
+            found = await self._consumer.offsets_for_times(wanted)
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while asking for offsets") from error
+        return {
+            (str(tp.topic), int(tp.partition)): None if at is None else int(at.offset)
+            for tp, at in found.items()
+        }
+
     async def _offsets(self, which: str) -> dict[tuple[str, int], int]:
         partitions = [TopicPartition(*where) for where in self._start]
         try:

@@ -23,6 +23,7 @@ CHECKED = (
     "unclean.leader.election.enable",
     "max.message.bytes",
     "compression.type",
+    "message.timestamp.type",
 )
 FATAL = frozenset({"cleanup.policy", "compression.type"})
 
@@ -49,6 +50,8 @@ def wanted_config(topic: Topic, *, min_insync: int) -> dict[str, str]:
         "max.message.bytes": str(2 * PRODUCER_LIMIT_BYTES if topic is DEAD else PRODUCER_LIMIT_BYTES),
         # The broker unpacks what anybody sends: no record can need a codec that a reader lacks.
         "compression.type": "uncompressed",
+        # One clock for times and retention: a writer's wrong clock must not age or rejuvenate a record.
+        "message.timestamp.type": "LogAppendTime",
     }
 
 

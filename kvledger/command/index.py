@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvledger.command.at import at
 from kvledger.command.migrate import configured_database
 from kvledger.command.rebuild import rebuild
 from kvledger.failure import CommandError, ExitCode
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("digest")(digest)
     group.command("rebuild")(rebuild)
+    group.command("at")(at)
     app.add_typer(group, name="index")
 
 
@@ -52,18 +54,18 @@ async def _digest(settings: Settings, dsn: str) -> dict[str, Any]:
     from indexer.store import StoreUnavailableError
     from kvledger.control import connection, or_unavailable, read_registry
 
-    at = connection(settings)
-    registry = await or_unavailable(lambda: read_registry(at))
+    kafka = connection(settings)
+    registry = await or_unavailable(lambda: read_registry(kafka))
     store = PostgresStore(dsn, name="kvledger index")
     try:
-        stored, positions = await store.digest_at(registry, at.topic(EVENTS))
+        stored, positions = await store.digest_at(registry, kafka.topic(EVENTS))
     except StoreUnavailableError as error:
         raise CommandError(
             str(error), advice="is the database up? `kvledger status`", exit_code=ExitCode.UNAVAILABLE
         ) from error
     finally:
         await store.close()
-    states, starts = await or_unavailable(lambda: fold_log(at, positions))
+    states, starts = await or_unavailable(lambda: fold_log(kafka, positions))
     folded = index_digest(states, registry)
     return {
         "equal": stored == folded,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from events.fold.registry import Registry
+    from events.keyring import KeyRing
     from indexer.rebuild import Comparison, Progress, RebuildReport
 
 AUDIT_TIMEOUT_S = 20.0
@@ -74,7 +75,7 @@ async def run_rebuild(
         at,
         KafkaPartitionLog(at),
         registry,
-        keyring=_ring(settings),
+        keyring=ring_of(settings),
         refused=refused,
         monotonic_s=time.monotonic,
         progress=progress,
@@ -99,7 +100,8 @@ async def run_rebuild(
         ) from error
 
 
-def _ring(settings: Settings) -> Any:
+def ring_of(settings: Settings) -> KeyRing:
+    """The home's keys; an empty ring, which names no domain, where there are none."""
     from events.keyring import KeyRing
     from kvledger.keyfile import load_ring, ring_path
 
