@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from events.identity import profile_digest, root_parent
 from kvledger.simulate.fleet import Fleet
 from kvledger.simulate.prompt import Prompt
-from kvledger.simulate.trace import TraceRequest
 
 ROTATE_EVERY = 2000
 
 
-class BlockNames:
-    """Learns every request before it is served; forgets what no engine holds, and stays small."""
+class BlockNames(list[Prompt]):
+    """Learns every prompt that the fleet is given, as its `submitted`; forgets what no engine holds. It keeps
+    no prompt: as a list it is always empty."""
 
     def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
         self._fleet = fleet
         self._root = root_parent(profile_digest(fleet.plan.content()))
         self._young: dict[int, bytes] = {}
         self._old: dict[int, bytes] = {}
         self._learned = 0
 
-    def learn(self, request: TraceRequest) -> Prompt:
-        """The request as a prompt, its whole blocks and those that its answer fills named."""
-        prompt = self._fleet.prompt(request)
+    def append(self, prompt: Prompt) -> None:
+        """Names the prompt's whole blocks and those that its answer fills."""
         hasher = self._fleet.ring[prompt.tenant].hasher()
         ids = hasher.chain(self._root, prompt.token_bytes(), prompt.block_size)
         self._young.update(zip(prompt.keys, ids, strict=True))
@@ -35,7 +35,6 @@ class BlockNames:
         self._learned += 1
         if self._learned % ROTATE_EVERY == 0:
             self._rotate()
-        return prompt
 
     def names(self, keys: Iterable[int]) -> set[bytes]:
         """Raises KeyError for a key that no request of the newest had."""

@@ -73,7 +73,7 @@ async def bridged_workers(settings: Settings, fleet: Fleet, count: int) -> Async
         profile.parent.mkdir(parents=True, exist_ok=True)
         profile.write_text(profile_text(fleet.plan))
         for index in range(count):
-            one = BridgedWorker(_engine(fleet, f"{NAMES}-{index}", birth))
+            one = BridgedWorker(make_worker(fleet, f"{NAMES}-{index}", birth))
             publisher = Publisher(
                 one.worker.engine,
                 context,
@@ -100,7 +100,8 @@ def profile_text(plan: FleetPlan) -> str:
     return "\n".join(["[content]", *lines, ""])
 
 
-def _engine(fleet: Fleet, name: str, birth: str) -> SimWorker:
+def make_worker(fleet: Fleet, name: str, birth: str) -> SimWorker:
+    """An engine with the fleet's plan and truth, not yet attached to anything nor running."""
     plan = fleet.plan
     engine = SimEngine(
         name,

@@ -12,7 +12,7 @@ from kvledger.simulate.nemesis.bridged import Bridged, BridgedWorker
 from kvledger.simulate.nemesis.service import STOP_S
 from kvledger.simulate.nemesis.target import TargetMissingError, frozen
 from kvledger.simulate.nemesis.trouble import carry_out, until
-from kvledger.simulate.nemesis.whole import answers_complete
+from kvledger.simulate.nemesis.whole import answers_complete, epoch_of
 
 DEADLINE_S = 60.0
 FOUND_WITHIN_S = 10.0
@@ -22,7 +22,7 @@ FOUND_WITHIN_S = 10.0
 class KillHook:
     """SIGKILL to one worker's bridge; another attaches to the same engine life. `kills` counts them.
 
-    Repaired when another bridge runs and lookups answer for the worker again.
+    Repaired when lookups answer for the worker again, from a stream of another epoch.
     """
 
     bridged: Bridged
@@ -36,7 +36,7 @@ class KillHook:
     async def strike(self, arena: Arena) -> Strike:
         """Raises UnrepairedError."""
         one = arena.rng.choice(self.bridged.workers)
-        starts = one.starts
+        before = await epoch_of(arena, one.name)
 
         async def act() -> str:
             os.kill(await _process(one), signal.SIGKILL)
@@ -44,7 +44,7 @@ class KillHook:
             return f"SIGKILL to the bridge of {one.name}"
 
         async def whole() -> str:
-            return await answers_complete(arena) if one.starts > starts else "no other bridge runs"
+            return await _new_epoch(arena, one, before)
 
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
@@ -103,6 +103,7 @@ class KillWorker:
         """Raises UnrepairedError."""
         one = arena.rng.choice(self.bridged.workers)
         down_s = arena.rng.uniform(*self.down_s)
+        before = await epoch_of(arena, one.name)
 
         async def act() -> str:
             await one.worker.restart(down_s)
@@ -110,7 +111,7 @@ class KillWorker:
             return f"the engine of {one.name} died and was back after {down_s:.1f} s"
 
         async def whole() -> str:
-            return await answers_complete(arena)
+            return await _new_epoch(arena, one, before)
 
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
@@ -148,6 +149,13 @@ class StopWorker:
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
         )
+
+
+async def _new_epoch(arena: Arena, one: BridgedWorker, before: str) -> str:
+    """Lookups are complete, and the worker is answered for in another epoch than before."""
+    if await epoch_of(arena, one.name) in ("", before):
+        return f"{one.name} has no new stream"
+    return await answers_complete(arena)
 
 
 async def _process(one: BridgedWorker) -> int:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +22,14 @@ from kvledger.simulate.asker import TRANSIT_MS, Asker
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.fault import Arena, Fault, Journal, UnrepairedError
 from kvledger.simulate.fleet import Fleet, FleetError
-from kvledger.simulate.fleet_plan import FleetPlan
+from kvledger.simulate.fleet_plan import Attachment, FleetPlan
 from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.nemesis import clock
+from kvledger.simulate.nemesis.arsenal import SoakPlan, make_faults
 from kvledger.simulate.nemesis.block_name import BlockNames
 from kvledger.simulate.nemesis.bridged import bridged_workers
-from kvledger.simulate.nemesis.hook import KillHook, KillWorker, StopHook, StopWorker
+from kvledger.simulate.nemesis.direct import add_direct_workers
 from kvledger.simulate.nemesis.lost import lost_events, unequal_digest
-from kvledger.simulate.nemesis.registry import process_faults
 from kvledger.simulate.nemesis.schedule import schedule
 from kvledger.simulate.nemesis.soak_report import CALM, SoakCounts, SoakReport, kind_reports
 from kvledger.simulate.nemesis.trouble import until
@@ -49,24 +49,6 @@ RECENT = 300
 UNLIMITED = 1_000_000_000
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SoakPlan:
-    """How long, how hard, and with what. `only` names the faults to strike; empty: all. `calm_s` passes
-    before the first strike, `pause_s` (at least, at most) between two."""
-
-    duration_s: float = 1800.0
-    seed: int = 1
-    workers: int = 4
-    bridged: int = 2
-    capacity_blocks: int = 500
-    rate: float = 10.0
-    lookups_per_s: float = 15.0
-    calm_s: float = 10.0
-    pause_s: tuple[float, float] = (0.3, 1.5)
-    tenants: tuple[str, ...] = ("acme", "globex", "initech")
-    only: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +74,7 @@ class _Soak:
     def __post_init__(self) -> None:
         self.journal = Journal(self.fleet.truth.now_ns)
         self.names = BlockNames(self.fleet)
+        self.fleet.submitted = self.names
         self.replay = Replay(self.fleet, self.asker, ReplayPace(bound_ms=MEASURED_MS, rate=self.plan.rate))
         self.rng = random.Random(self.plan.seed)
 
@@ -121,7 +104,7 @@ class _Soak:
         for request in generate(work):
             if stop.is_set():
                 return
-            self.recent.append(self.names.learn(request))
+            self.recent.append(self.fleet.prompt(request))
             yield request
 
     async def _ask(self) -> None:
@@ -263,23 +246,20 @@ def run_soak(settings: Settings, plan: SoakPlan, progress: Progress) -> SoakRepo
 
 async def _perform(settings: Settings, url: str, plan: SoakPlan, progress: Progress) -> SoakReport:
     rest = RestClient(url, connections=8)
-    fleet_plan = FleetPlan(workers=plan.workers, capacity_blocks=plan.capacity_blocks, slots=4)
+    fleet_plan = FleetPlan(
+        workers=plan.workers,
+        capacity_blocks=plan.capacity_blocks,
+        slots=4,
+        attachment=Attachment.BRIDGE,
+        names="wired",
+    )
     try:
         async with (
             running_fleet(settings, fleet_plan, plan.tenants) as fleet,
             bridged_workers(settings, fleet, plan.bridged) as bridged,
         ):
-            faults = process_faults()
-            if plan.bridged:
-                more: list[Fault] = [
-                    KillHook(bridged),
-                    StopHook(bridged),
-                    KillWorker(bridged),
-                    StopWorker(bridged),
-                ]
-                faults |= {fault.name: fault for fault in more}
-            if plan.only:
-                faults = {name: faults[name] for name in plan.only}
+            await add_direct_workers(fleet, plan.direct)
+            faults = make_faults(plan, bridged)
             arena = Arena(fleet, settings, random.Random(0), Journal(fleet.truth.now_ns), rest)
             missing = await until(lambda: answers_complete(arena), READY_S)
             if missing:

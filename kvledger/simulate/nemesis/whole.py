@@ -77,6 +77,19 @@ async def answers_complete(arena: Arena) -> str:
     return "" if covered >= len(living) else f"{covered} of {len(living)} workers are covered"
 
 
+async def epoch_of(arena: Arena, worker: str) -> str:
+    """The epoch of the worker's newest stream once the lookup service has it live; empty until then."""
+    try:
+        reply = await arena.rest.get("/v1/workers")
+        rows = reply.json()["workers"] if reply.status == 200 else []
+    except RestError:
+        return ""
+    for row in rows:
+        if row["worker"] == worker and row["status"] == "live":
+            return str(row["epoch"])
+    return ""
+
+
 async def lookups_whole(arena: Arena) -> str:
     """All services are ready and lookups complete."""
     return await services_ready(arena) or await answers_complete(arena)
