@@ -11,9 +11,9 @@ from typing import NamedTuple, assert_never
 
 from auditor.record import StreamRecord
 from auditor.residency import HeldCopy, HolderView, Place, Tables
-from events.chain import MODULUS
+from events.chain import MODULUS, transfer_digest
 from events.identity import profile_digest
-from events.ids import CopyState, Inventory, Lineage, StreamKey, StreamStatus
+from events.ids import CopyState, EvictReason, Inventory, Lineage, StreamKey, StreamStatus
 from events.model.part import (
     Ack,
     BlockEvicted,
@@ -24,6 +24,7 @@ from events.model.part import (
     DomainEvent,
     Drained,
     EngineLoss,
+    HolderDeclared,
     HolderInventory,
     Opened,
     Orphans,
@@ -82,6 +83,7 @@ class SnapshotWork:
     begin_seq: int
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     broken: bool = False
+    inspected: bool = False
 
 
 @dataclass(slots=True)
@@ -102,6 +104,9 @@ class StreamFold:
     opened: Opened | None = None
     holders: dict[str, HolderView] = field(default_factory=dict)
     profiles: dict[tuple[bytes, int], str] = field(default_factory=dict)
+    declarations: dict[tuple[bytes, int], ProfileDeclared] = field(default_factory=dict)
+    retired: set[tuple[bytes, int]] = field(default_factory=set)
+    declared_holders: dict[str, HolderDeclared] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
     transfers: dict[str, OpenTransfer] = field(default_factory=dict)
     snapshot: SnapshotWork | None = None
@@ -165,9 +170,13 @@ class StreamFold:
             return "epoch_no differs"
         for alias, told in record.parts.items():
             for declared_ in (event for event in told if isinstance(event, ProfileDeclared)):
-                known = self.profiles.get((alias, declared_.profile))
-                if known is not None and known != profile_digest(declared_.content):
+                known = self.declarations.get((alias, declared_.profile))
+                if known is not None and known != declared_:
                     return "a profile number changes its meaning"
+        for opening in (e for e in events if isinstance(e, Opened | SnapshotBegin)):
+            told_of = opening if isinstance(opening, Opened) else opening.opened
+            if any(self._changes(holder) for holder in told_of.holders):
+                return "a holder changes its meaning"
         in_hole = record.header.seq > self.next_seq
         if in_hole or self.status in (StreamStatus.GAP, StreamStatus.QUARANTINED):
             return ""
@@ -186,12 +195,25 @@ class StreamFold:
         named |= {e.holder for event in events if isinstance(event, SnapshotEnd) for e in event.inventories}
         if not named <= set(holders):
             return "an unknown holder is named"
-        for said in (said for part in record.parts.values() for said in part):
+        usable = set(self.declarations) - self.retired
+        for alias, said in ((alias, said) for alias, part in record.parts.items() for said in part):
+            if isinstance(said, ProfileDeclared):
+                usable.add((alias, said.profile))
             if isinstance(said, SnapshotPart) and not ranges:
                 return "snapshot_part without a range"
+            if any((alias, number) not in usable for number in _numbers(said)):
+                return f"{said.type} names an undeclared profile"
             if any(group not in holders.get(holder, ()) for holder, group in _places(said)):
                 return f"{said.type} names an unknown holder or group"
         return ""
+
+    def _changes(self, holder: HolderDeclared) -> bool:
+        known = self.declared_holders.get(holder.name)
+        if known is None:
+            return False
+        kept = {group.index: group for group in holder.groups}
+        same = (known.tier, known.durable_id) == (holder.tier, holder.durable_id)
+        return not same or any(kept.get(group.index) != group for group in known.groups)
 
     def _events(self, record: StreamRecord) -> list[Landing]:
         seq, installed = record.header.seq, record.header.control.offset
@@ -223,13 +245,10 @@ class StreamFold:
             case SnapshotBegin():
                 self._declare(event.opened, None)
                 self.opened = self.opened or event.opened
-                self.snapshot = SnapshotWork(event.snapshot, seq)
+                self.snapshot = SnapshotWork(event.snapshot, seq, inspected=event.source == "pool")
             case EngineLoss():
                 for holder in self.holders.values():
-                    holder.inventory = Inventory.PARTIAL
-                    holder.lose_base()
-                for place, table in self.tables.places.items():
-                    self.tables.restate(place, list(table), CopyState.UNCERTAIN)
+                    self._doubt(holder)
                 if self.snapshot is not None:
                     self.snapshot.broken = True
             case Cleared():
@@ -239,9 +258,9 @@ class StreamFold:
                         holder.inventory, holder.orphans, holder.unassigned = Inventory.EMPTY, 0, 0
                         holder.base_seq, holder.from_opened = seq, False
                         holder.cleared_seq, holder.cleared_installed = seq, installed
+                        holder.lost = False
                     elif event.unknown_scope:
-                        holder.inventory = Inventory.PARTIAL
-                        holder.lose_base()
+                        self._doubt(holder)
                 if event.unknown_scope and self.snapshot is not None:
                     self.snapshot.broken = True
             case Orphans():
@@ -263,10 +282,19 @@ class StreamFold:
             case _:
                 assert_never(event)
 
+    def _doubt(self, holder: HolderView) -> None:
+        """What the holder has may be gone, and there may be more."""
+        holder.inventory, holder.lost = Inventory.PARTIAL, True
+        holder.lose_base()
+        for place, table in self.tables.places.items():
+            if place.holder == holder.name:
+                self.tables.restate(place, list(table), CopyState.UNCERTAIN)
+
     def _declare(self, event: Opened, seq: int | None) -> None:
         """Takes the holders in; `seq` is that of a stream's birth, None when a snapshot repeats them."""
         for holder in event.holders:
             known = self.holders.get(holder.name)
+            self.declared_holders[holder.name] = holder
             view = HolderView(
                 holder.name,
                 holder.tier,
@@ -278,6 +306,7 @@ class StreamFold:
                 view.base_seq, view.from_opened = known.base_seq, known.from_opened
                 view.cleared_seq, view.cleared_installed = known.cleared_seq, known.cleared_installed
                 view.orphans, view.unassigned = known.orphans, known.unassigned
+                view.lost = known.lost
             elif seq is not None and holder.inventory is Inventory.EMPTY:
                 view.base_seq, view.from_opened = seq, True
             self.holders[holder.name] = view
@@ -288,15 +317,23 @@ class StreamFold:
         match event:
             case ProfileDeclared():
                 self.profiles[alias, event.profile] = profile_digest(event.content)
+                self.declarations[alias, event.profile] = event
+                self.retired.discard((alias, event.profile))
             case ProfileRetired():
+                if (alias, event.profile) in self.profiles:
+                    self.retired.add((alias, event.profile))
                 for place, table in self.tables.places.items():
                     if place.alias == alias:
                         self.tables.drop(place, [b for b, c in table.items() if c.number == event.profile])
             case BlockStored():
                 place = Place(event.holder, event.group, alias)
+                if not self._told_of(place, event.profile):
+                    return
                 self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
             case TransferStarted():
                 place = Place(event.holder, event.group, alias)
+                if not self._told_of(place, event.profile):
+                    return
                 self.transfers[event.transfer] = OpenTransfer(place, event.admitted_after, seq, event.ids)
                 self._land(
                     landed,
@@ -314,7 +351,9 @@ class StreamFold:
                     self._unknown_landing(event.transfer, seq)
                 else:
                     ids = self._landing(transfer.place, event.transfer)
-                    self.tables.restate(transfer.place, ids, CopyState.COMMITTED)
+                    written = event.digest == transfer_digest(ids)
+                    to = CopyState.COMMITTED if written else CopyState.UNCERTAIN
+                    self.tables.restate(transfer.place, ids, to)
                     landed.append(Landing(event.type, transfer.place, transfer.ids, transfer.provenance))
             case TransferAborted() | TransferRejected():
                 transfer = self.transfers.pop(event.transfer, None)
@@ -324,6 +363,8 @@ class StreamFold:
                 place = Place(event.holder, event.group, alias)
                 if event.certain:
                     self.tables.drop(place, event.ids)
+                    if event.reason is EvictReason.EXPIRED:
+                        self._expire_transfers(place)
                 else:
                     self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case BlockInvalidated():
@@ -333,11 +374,10 @@ class StreamFold:
                 if holder is None or holder.base_seq is None:
                     self.tables.unverified.setdefault(place, set()).update(event.ids)
             case TierChanged():
-                self.tables.move(
-                    Place(event.from_holder, event.group, alias),
-                    Place(event.to_holder, event.group, alias),
-                    event.ids,
-                )
+                source = Place(event.from_holder, event.group, alias)
+                target = Place(event.to_holder, event.group, alias)
+                if self._told_of(source) and self._told_of(target):
+                    self.tables.move(source, target, event.ids)
             case SnapshotPart() | Statement() | Ack() | Refused():
                 return
             case _:
@@ -361,6 +401,20 @@ class StreamFold:
         self.tables.chain(place, event.ids, event.parent, like)
         landed.append(Landing(event.type, place, event.ids, event.admitted_after))
 
+    def _told_of(self, place: Place, number: int | None = None) -> bool:
+        """Whether the stream has declared the place, and the profile number there: behind a hole it may not
+        have."""
+        holder = self.holders.get(place.holder)
+        known = holder is not None and place.group in holder.groups
+        return known and (number is None or (place.alias, number) in self.profiles)
+
+    def _expire_transfers(self, place: Place) -> None:
+        """A transfer of which nothing is pending any more has expired. A clear or a removal says nothing of
+        what is still on its way: such a transfer stays open."""
+        for name in [name for name, transfer in self.transfers.items() if transfer.place == place]:
+            if not self._landing(place, name):
+                del self.transfers[name]
+
     def _unknown_landing(self, transfer: str, seq: int) -> None:
         """Something landed whose start was lost: no holder's content is exact any more."""
         self.faults.append(Fault("gap", seq, f"transfer {transfer} was committed, its start is missing"))
@@ -380,6 +434,9 @@ class StreamFold:
         for alias, events in record.parts.items():
             for run in (run for event in events if isinstance(event, SnapshotPart) for run in event.runs):
                 profile = self.profiles.get((alias, run.profile))
+                if profile is None:
+                    self.snapshot = None
+                    continue
                 inside = [
                     (b, p) for b, p in zip(run.ids, run.parents, strict=True) if mark.low <= b <= mark.high
                 ]
@@ -412,8 +469,9 @@ class StreamFold:
             listed,
             torn=self.torn,
             partial=self.holders[mark.holder].inventory is Inventory.PARTIAL,
+            doubtful=self.holders[mark.holder].lost and not (self.snapshot and self.snapshot.inspected),
         )
-        if self.snapshot is not None:
+        if self.snapshot is not None and self.snapshot.name == mark.snapshot:
             bounds = (int.from_bytes(mark.low, "big"), int.from_bytes(mark.high, "big"))
             self.snapshot.ranges.setdefault((mark.holder, mark.group), []).append(bounds)
 
@@ -428,8 +486,11 @@ class StreamFold:
             self.status = StreamStatus.DRAINING if self.draining else StreamStatus.LIVE
 
     def _settle(self, entry: HolderInventory, work: SnapshotWork) -> None:
-        holder = self.holders[entry.holder]
+        holder = self.holders.get(entry.holder)
+        if holder is None or (holder.lost and not work.inspected):
+            return
         holder.inventory = entry.inventory
+        holder.lost = holder.lost and entry.inventory is Inventory.PARTIAL
         holder.lose_base()
         if entry.inventory is not Inventory.PARTIAL and not work.broken:
             holder.base_seq = work.begin_seq
@@ -462,6 +523,13 @@ class StreamFold:
             self.divergences.append(Divergence(seq, place, stated, held))
         if self.whole:
             self.snapshot, self.status = None, StreamStatus.QUARANTINED
+
+
+def _numbers(event: DomainEvent) -> list[int]:
+    """Profile numbers that must have been declared before."""
+    if isinstance(event, BlockStored | TransferStarted | ProfileRetired):
+        return [event.profile]
+    return [run.profile for run in event.runs] if isinstance(event, SnapshotPart) else []
 
 
 def _places(event: DomainEvent) -> list[tuple[str, int]]:

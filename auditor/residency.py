@@ -59,6 +59,8 @@ class HolderView:
     cleared_installed: int = -1
     orphans: int = 0
     unassigned: int = 0
+    lost: bool = False
+    """Partial by a loss: only the pool itself, or a clear, ends that."""
 
     def lose_base(self) -> None:
         self.base_seq, self.from_opened = None, False
@@ -138,12 +140,14 @@ class Tables:
         *,
         torn: bool,
         partial: bool,
+        doubtful: bool,
     ) -> None:
         """Makes one id range of a holder and group exactly `listed`, keyed (alias, id).
 
         A listed copy that was resident keeps its older provenance. Where nobody could watch it all the time
         (records are missing since: `torn`; or the engine's own were lost: `partial`), a younger claim makes
-        it doubted: it may have gone and come back, or not.
+        it doubted: it may have gone and come back, or not. `doubtful`: the engine's own records were lost and
+        the pool wasn't looked at, so that what was uncertain stays so.
         """
         low, high = bounds
         before: dict[tuple[bytes, bytes], HeldCopy] = {}
@@ -154,6 +158,8 @@ class Tables:
         for (alias, block), copy in listed.items():
             have = before.get((alias, block))
             if have is not None:
+                if doubtful and (have.state, copy.state) == (CopyState.UNCERTAIN, CopyState.COMMITTED):
+                    copy.state = CopyState.UNCERTAIN
                 age = oldest(have.provenance, copy.provenance)
                 unwatched = torn or partial
                 copy.doubted = have.doubted or (unwatched and age != copy.provenance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -51,6 +51,11 @@ def _sum(ids: Collection[bytes]) -> int:
     """Sum of 16-byte big-endian numbers, by their halves: one unpack instead of one conversion an id."""
     halves: tuple[int, ...] = struct.unpack(f">{2 * len(ids)}Q", b"".join(ids))
     return (sum(halves[::2]) << 64) + sum(halves[1::2])
+
+
+def transfer_digest(ids: Iterable[bytes]) -> bytes:
+    """What `transfer_committed` carries: SHA-256 over the landed ids, ascending, one after the other."""
+    return sha256(b"".join(sorted(ids)))
 
 
 @dataclass(slots=True)

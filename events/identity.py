@@ -23,8 +23,12 @@ MAX_TOKEN = (1 << 32) - 1
 
 
 def profile_digest(profile: ContentProfile) -> ProfileId:
-    """Hex SHA-256 of the profile's RFC 8785 JSON, every field present (null where unknown or absent)."""
-    return ProfileId(hashlib.sha256(rfc8785.dumps(profile.model_dump(mode="json"))).hexdigest())
+    """Hex SHA-256 of the profile's RFC 8785 JSON, every field present (null where unknown or absent), but
+    `approximate` only where it is true."""
+    document = profile.model_dump(mode="json")
+    if document["approximate"] is None:
+        del document["approximate"]
+    return ProfileId(hashlib.sha256(rfc8785.dumps(document)).hexdigest())
 
 
 def root_parent(profile: ProfileId) -> BlockId:

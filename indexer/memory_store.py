@@ -113,10 +113,14 @@ class MemoryStore:
         for partition in self._partitions.values():
             for key, rows in partition.streams.items():
                 row = rows.row
-                if superseded(registry, key, row["epoch_no"]):
-                    continue
-                lines.append(stream_line(key, row["epoch_no"], row["next_seq"], row["prev"], row["status"]))
+                over = superseded(registry, key, row["epoch_no"])
+                if not over:
+                    lines.append(
+                        stream_line(key, row["epoch_no"], row["next_seq"], row["prev"], row["status"])
+                    )
                 for (holder, group), table in rows.copies.items():
+                    if over and rows.holders[holder]["durable_id"] is None:
+                        continue
                     lines.extend(
                         copy_line(key, holder, group, block, copy.attributes.state)
                         for block, copy in table.items()

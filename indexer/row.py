@@ -35,6 +35,8 @@ CopyRow = tuple[str, int, bytes, bytes, CopyAttributes]
 """(holder, group, block, parent, attributes)."""
 
 MAX_INTEGER = (1 << 63) - 1
+LOST = "lost"
+"""In the inventory's column: partial, and only the pool itself, or a clear, can end that."""
 
 SCALARS = (
     "epoch_no",
@@ -81,7 +83,7 @@ def _snapshot(progress: SnapshotProgress | None) -> Row | None:
         [holder, group, [[f"{low:032x}", f"{high:032x}"] for low, high in bounds]]
         for (holder, group), bounds in progress.ranges.items()
     ]
-    return {"snapshot": progress.snapshot, "ranges": ranges}
+    return {"snapshot": progress.snapshot, "ranges": ranges, "inspected": progress.inspected}
 
 
 def holder_row(holder: HolderState) -> Row:
@@ -91,7 +93,7 @@ def holder_row(holder: HolderState) -> Row:
         "capacity_blocks": holder.capacity_blocks,
         "durable_id": holder.durable_id,
         "groups": [[g.index, g.kind, g.block_tokens, g.window] for g in holder.groups.values()],
-        "inventory": holder.inventory,
+        "inventory": LOST if holder.lost else holder.inventory,
         "orphans": holder.orphans,
         "unassigned": holder.unassigned,
     }
@@ -166,6 +168,7 @@ def build_state(
                 (holder, group): [(int(low, 16), int(high, 16)) for low, high in bounds]
                 for holder, group, bounds in row["snapshot"]["ranges"]
             },
+            row["snapshot"].get("inspected", False),
         )
     state.holders = {holder["name"]: _holder(holder) for holder in holders}
     for profile in profiles:
@@ -199,9 +202,10 @@ def _holder(row: Mapping[str, Any]) -> HolderState:
             index: GroupState(index, GroupKind(kind), block_tokens, window)
             for index, kind, block_tokens, window in row["groups"]
         },
-        Inventory(row["inventory"]),
+        Inventory.PARTIAL if row["inventory"] == LOST else Inventory(row["inventory"]),
         row["orphans"],
         row["unassigned"],
+        row["inventory"] == LOST,
     )
 
 
@@ -210,6 +214,8 @@ def add_copies(state: StreamState, copies: Iterable[CopyRow]) -> None:
     for holder, group, block, parent, attributes in copies:
         interned = state.intern(attributes)
         state.table(holder, group)[block] = (parent, interned)
+        if interned.state is CopyState.INVALID:
+            continue
         key = (interned.alias, holder, group)
         checksum = state.checksums.get(key)
         if checksum is None:

@@ -93,7 +93,8 @@ class Store(Protocol):
         """Empties the partition and sets it to `start` of log `log_id`, for a rebuild."""
 
     async def digest(self, registry: Registry) -> str:
-        """`index_digest` over the rows, superseded streams left out."""
+        """`index_digest` over the rows: superseded streams are left out, but for what they reported of durable
+        holders."""
 
     async def usage(self) -> dict[UsageRow, Usage]:
         """All usage rows that aren't zero."""

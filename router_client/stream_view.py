@@ -10,7 +10,7 @@ from events.chain import MODULUS
 from events.fold.change import Changes, CopiesPut
 from events.fold.registry import Registry
 from events.fold.staleness import BeaconBook
-from events.fold.state import Copy, GroupState, HolderGroup, ProfileState, StreamState
+from events.fold.state import GroupState, HolderGroup, ProfileState, StreamState
 from events.ids import Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
 from events.keyring import DomainKeys
 from events.model.signal import Load, RankPulse
@@ -149,11 +149,15 @@ class StreamView:
         return known
 
     def profiles(self, keys: DomainKeys) -> tuple[ProfileState, ...]:
-        """Profiles declared in the domain and not retired."""
+        """Exact profiles declared in the domain and not retired."""
         known = self.by_domain.get(keys.domain)
         if known is None:
             name = self.alias(keys)
-            known = tuple(p for p in self.state.profiles.values() if p.alias == name and not p.retired)
+            known = tuple(
+                p
+                for p in self.state.profiles.values()
+                if p.alias == name and not p.retired and p.content.approximate is None
+            )
             self.by_domain[keys.domain] = known
         return known
 
@@ -193,7 +197,11 @@ class StreamView:
             self.by_domain.clear()
         for change in changes.copies:
             where = (change.holder, change.group)
-            if isinstance(change, CopiesPut) and change.attributes.state is CopyState.COMMITTED:
+            if (
+                isinstance(change, CopiesPut)
+                and change.attributes.state is CopyState.COMMITTED
+                and self.state.exact(change.attributes)
+            ):
                 self._store(where, change.ids, change.parents)
             else:
                 self._evict(where, change.ids)
@@ -214,7 +222,7 @@ class StreamView:
         self.unindex()
         self.layout = make_layout(self.state, self.index)
         for where, table in self.state.copies.items():
-            held = [(block, parent) for block, (parent, a) in table.items() if a.state is CopyState.COMMITTED]
+            held = [(block, copy[0]) for block, copy in table.items() if self.state.credited(copy)]
             self._store(where, [block for block, _ in held], [parent for _, parent in held])
         self.copy_count = self.state.copy_count()
 
@@ -241,7 +249,7 @@ class StreamView:
         for bit, sources in layout.sources.items():
             if where in sources:
                 others = [self.state.copies.get(other, {}) for other in sources if other != where]
-                gone = [b for b in ids if not any(_committed(table.get(b)) for table in others)]
+                gone = [b for b in ids if not any(self.state.credited(table.get(b)) for table in others)]
                 self.index.evict(bit, gone)
 
     def heard(self, rank: RankPulse, now_ns: int) -> None:
@@ -303,7 +311,3 @@ class StreamView:
             if (count, value) != (stated.count, stated.checksum):
                 return True
         return False
-
-
-def _committed(copy: Copy | None) -> bool:
-    return copy is not None and copy[1].state is CopyState.COMMITTED

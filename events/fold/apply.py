@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from events.chain import transfer_digest
 from events.fold.change import Changes, Outcome
 from events.fold.legality import illegal
-from events.fold.residency import drop, move, put_chain, restate
+from events.fold.residency import drop, landing, move, put_chain, restate
 from events.fold.snapshot import complete, doubt, replace_range
 from events.fold.state import (
     CopyAttributes,
@@ -159,12 +160,10 @@ def _stream_event(state: StreamState, changes: Changes, event: StreamEvent) -> N
                 state.status = StreamStatus.LIVE
         case SnapshotBegin():
             _open(state, changes, event.opened)
-            state.snapshot = SnapshotProgress(event.snapshot)
+            state.snapshot = SnapshotProgress(event.snapshot, inspected=event.source == "pool")
         case EngineLoss():
             for holder in state.holders.values():
-                holder.inventory = Inventory.PARTIAL
-                changes.holders.add(holder.name)
-            doubt(state, changes)
+                _lose(state, changes, holder)
         case Cleared():
             _clear(state, changes, event)
         case UnknownEvents():
@@ -209,6 +208,7 @@ def _open(state: StreamState, changes: Changes, event: Opened) -> None:
             known.inventory if known else holder.inventory,
             known.orphans if known else 0,
             known.unassigned if known else 0,
+            known.lost if known else False,
         )
         changes.holders.add(holder.name)
 
@@ -220,10 +220,17 @@ def _clear(state: StreamState, changes: Changes, event: Cleared) -> None:
     for name, holder in state.holders.items():
         if name in event.holders:
             holder.inventory, holder.orphans, holder.unassigned = Inventory.EMPTY, 0, 0
+            holder.lost = False
             changes.holders.add(name)
         elif event.unknown_scope:
-            holder.inventory = Inventory.PARTIAL
-            changes.holders.add(name)
+            _lose(state, changes, holder)
+
+
+def _lose(state: StreamState, changes: Changes, holder: HolderState) -> None:
+    """What the holder has may be gone, and there may be more: only the pool itself can tell."""
+    holder.inventory, holder.lost = Inventory.PARTIAL, True
+    changes.holders.add(holder.name)
+    doubt(state, changes, holder.name)
 
 
 def _end_snapshot(state: StreamState, changes: Changes, event: SnapshotEnd) -> None:
@@ -233,7 +240,10 @@ def _end_snapshot(state: StreamState, changes: Changes, event: SnapshotEnd) -> N
         changes.resync = not state.whole
         return
     for entry in event.inventories:
-        state.holders[entry.holder].inventory = entry.inventory
+        holder = state.holders.get(entry.holder)
+        if holder is None or (holder.lost and not progress.inspected):
+            continue
+        holder.inventory, holder.lost = entry.inventory, entry.inventory is Inventory.PARTIAL and holder.lost
         changes.holders.add(entry.holder)
     if not state.sticky and state.status is not StreamStatus.CLOSED:
         state.status = StreamStatus.DRAINING if state.draining else StreamStatus.LIVE
@@ -314,11 +324,13 @@ def _domain_event(state: StreamState, changes: Changes, alias: bytes, event: Dom
         case TransferCommitted():
             where = state.transfers.pop(event.transfer, None)
             if where is not None:
-                restate(state, changes, where, _landing(state, where, event.transfer), CopyState.COMMITTED)
+                landed = landing(state, where, event.transfer)
+                whole = event.digest == transfer_digest(landed)
+                restate(state, changes, where, landed, CopyState.COMMITTED if whole else CopyState.UNCERTAIN)
         case TransferAborted() | TransferRejected():
             where = state.transfers.pop(event.transfer, None)
             if where is not None:
-                drop(state, changes, where, _landing(state, where, event.transfer), event.type)
+                drop(state, changes, where, landing(state, where, event.transfer), event.type)
         case Ack():
             for request in event.requests:
                 state.standings[alias, request.request] = Standing(
@@ -338,14 +350,6 @@ def _domain_event(state: StreamState, changes: Changes, alias: bytes, event: Dom
 
 def _known(state: StreamState, holder: str, group: int) -> bool:
     return holder in state.holders and group in state.holders[holder].groups
-
-
-def _landing(state: StreamState, where: tuple[str, int], transfer: str) -> list[bytes]:
-    return [
-        block
-        for block, (_, attributes) in state.copies.get(where, {}).items()
-        if attributes.transfer == transfer and attributes.state is CopyState.PENDING
-    ]
 
 
 def _retire(state: StreamState, changes: Changes, alias: bytes, number: int) -> None:

@@ -1,7 +1,8 @@
 """The index digest: equal digests at one position mean equal indexes, whatever store holds them.
 
 Over copies (holder, group, id, state) and streams (epoch, next seq, prev, state), nothing else. Streams that
-control has superseded don't count, and neither do their volatile copies.
+control has superseded don't count, and neither do their volatile copies; what they reported of a durable
+holder outlives them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ def index_digest(states: Iterable[StreamState], registry: Registry) -> str:
     """Digest of a fold held in memory, at the position that the states and the registry stand for."""
     lines: list[bytes] = []
     for state in states:
-        if superseded(registry, state.key, state.epoch_no):
-            continue
-        lines.append(stream_line(state.key, state.epoch_no, state.next_seq, state.prev, state.status.value))
+        over = superseded(registry, state.key, state.epoch_no)
+        if not over:
+            lines.append(
+                stream_line(state.key, state.epoch_no, state.next_seq, state.prev, state.status.value)
+            )
         for (holder, group), table in state.copies.items():
+            if over and state.holders[holder].durable_id is None:
+                continue
             lines.extend(
                 copy_line(state.key, holder, group, block, attributes.state.value)
                 for block, (_, attributes) in table.items()

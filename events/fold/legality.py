@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from events.fold.state import StreamState
+from events.fold.state import HolderState, StreamState
 from events.ids import StreamStatus
 from events.model.batch import EventBatch
 from events.model.part import (
@@ -11,6 +11,7 @@ from events.model.part import (
     BlockStored,
     Cleared,
     DomainEvent,
+    HolderDeclared,
     Opened,
     Orphans,
     ProfileDeclared,
@@ -25,6 +26,8 @@ from events.model.part import (
     TransferStarted,
 )
 
+REDECLARED = "holders: declared otherwise before"
+
 
 def illegal(state: StreamState, batch: EventBatch) -> str | None:
     """Why the batch is illegal in this state, or None. A stream in a hole is judged leniently: what it
@@ -38,8 +41,8 @@ def illegal(state: StreamState, batch: EventBatch) -> str | None:
     holed = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED)
     lenient = holed or batch.header.seq > state.next_seq
     for event in batch.stream_events:
-        why = _stream_event(event, holders, batch)
-        if why is not None and not lenient:
+        why = _stream_event(event, holders, batch, state)
+        if why is not None and (not lenient or why == REDECLARED):
             return why
     numbers = {key for key, profile in state.profiles.items() if not profile.retired}
     for part in batch.parts:
@@ -62,13 +65,27 @@ def _redefines(state: StreamState, alias: bytes, event: ProfileDeclared) -> bool
     )
 
 
-def _stream_event(event: StreamEvent, holders: dict[str, set[int]], batch: EventBatch) -> str | None:
+def _redeclares(known: HolderState, holder: HolderDeclared) -> bool:
+    """A holder's name means one tier and one store for the life of a stream: copies and usage hang from it. A
+    group may be new, but never another than it was."""
+    groups = {group.index: (group.kind, group.block_tokens, group.window) for group in holder.groups}
+    return (known.tier, known.durable_id) != (holder.tier, holder.durable_id) or any(
+        groups.get(index) != (group.kind, group.block_tokens, group.window)
+        for index, group in known.groups.items()
+    )
+
+
+def _stream_event(
+    event: StreamEvent, holders: dict[str, set[int]], batch: EventBatch, state: StreamState
+) -> str | None:
     if isinstance(event, Opened | SnapshotBegin):
         opened = event if isinstance(event, Opened) else event.opened
         names = [holder.name for holder in opened.holders]
         if len(set(names)) != len(names):
             return "holders: named twice"
         for holder in opened.holders:
+            if (known := state.holders.get(holder.name)) is not None and _redeclares(known, holder):
+                return REDECLARED
             holders[holder.name] = {group.index for group in holder.groups}
     elif isinstance(event, Cleared):
         if not set(event.holders) <= set(holders):

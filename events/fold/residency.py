@@ -18,7 +18,7 @@ def account(
     ids: Sequence[bytes],
     sign: int,
 ) -> None:
-    """Adds (`sign` 1) or takes away (-1) copies in usage and checksum."""
+    """Adds (`sign` 1) or takes away (-1) copies in usage and, unless they are invalid, in the checksum."""
     holder, group = where
     tier = state.holders[holder].tier
     usage = state.usage.setdefault((attributes.alias, tier), Usage())
@@ -26,7 +26,12 @@ def account(
     profile = state.profiles.get((attributes.alias, attributes.profile))
     usage.bytes += sign * len(ids) * (profile.bytes_of(group) if profile else 0)
     changes.usage.add((attributes.alias, tier))
-    checksum = state.checksums.setdefault((attributes.alias, holder, group), Checksum())
+    if attributes.state is not CopyState.INVALID:
+        _sum(state, where, attributes.alias, ids, sign)
+
+
+def _sum(state: StreamState, where: HolderGroup, alias: bytes, ids: Sequence[bytes], sign: int) -> None:
+    checksum = state.checksums.setdefault((alias, *where), Checksum())
     if sign > 0:
         checksum.add(ids)
     else:
@@ -43,7 +48,7 @@ def put_chain(
 ) -> None:
     """Stores ids that continue each other from `parent`."""
     before = ROOT_PARENT if parent is None else parent
-    put(state, changes, where, attributes, ids, [before, *ids[:-1]])
+    put(state, changes, where, attributes, ids, [before, *ids][: len(ids)])
 
 
 def put(
@@ -88,6 +93,8 @@ def _merge(
         )
     )
     if merged is not old:
+        if old.state is CopyState.INVALID and merged.state is not CopyState.INVALID:
+            _sum(state, where, old.alias, (block,), 1)
         state.table(*where)[block] = (parent, merged)
         changes.copies.append(CopiesPut(*where, merged, (block,), (parent,)))
 
@@ -114,8 +121,25 @@ def drop(
     if gone:
         for attributes, blocks in by_attributes.items():
             account(state, changes, where, attributes, blocks, -1)
+            if attributes.transfer is not None and attributes.state is CopyState.PENDING:
+                _end_transfer(state, where, attributes.transfer)
         changes.block_operations += len(gone)
         changes.copies.append(CopiesDropped(*where, tuple(gone), reason, request))
+
+
+def _end_transfer(state: StreamState, where: HolderGroup, transfer: str) -> None:
+    """A transfer of which nothing is pending any more, expired or removed, is over."""
+    if state.transfers.get(transfer) == where and not landing(state, where, transfer):
+        del state.transfers[transfer]
+
+
+def landing(state: StreamState, where: HolderGroup, transfer: str) -> list[bytes]:
+    """The copies that are pending under a transfer."""
+    return [
+        block
+        for block, (_, attributes) in state.copies.get(where, {}).items()
+        if attributes.transfer == transfer and attributes.state is CopyState.PENDING
+    ]
 
 
 def restate(
@@ -129,6 +153,8 @@ def restate(
         if have is None or have[1].state is copy_state:
             continue
         attributes = state.intern(have[1]._replace(state=copy_state))
+        if have[1].state is CopyState.INVALID:
+            _sum(state, where, attributes.alias, (block,), 1)
         table[block] = (have[0], attributes)
         blocks, parents = runs.setdefault(attributes, ([], []))
         blocks.append(block)

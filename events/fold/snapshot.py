@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from events.chain import MODULUS
 from events.fold.change import Changes
 from events.fold.residency import drop, put, restate
-from events.fold.state import CopyAttributes, HolderGroup, SnapshotProgress, StreamState
+from events.fold.state import Copy, CopyAttributes, HolderGroup, SnapshotProgress, StreamState
 from events.ids import CopyState
 from events.model.batch import DecodedPart
 from events.model.part import SnapshotPart, SnapshotRange
@@ -16,7 +16,8 @@ from events.model.part import SnapshotPart, SnapshotRange
 def replace_range(
     state: StreamState, changes: Changes, mark: SnapshotRange, parts: Sequence[DecodedPart]
 ) -> None:
-    """Makes one id range of one holder and group exactly what the record's domain parts list.
+    """Makes one id range of one holder and group exactly what the record's domain parts list. A run whose
+    profile nobody declared can't be kept, and the snapshot doesn't count as complete.
 
     Differences alone become changes, so a snapshot that confirms what is known writes nothing.
     """
@@ -26,6 +27,9 @@ def replace_range(
         for event in part.events:
             if isinstance(event, SnapshotPart):
                 for run in event.runs:
+                    if (part.alias, run.profile) not in state.profiles:
+                        state.snapshot = None
+                        continue
                     attributes = state.intern(
                         CopyAttributes(
                             part.alias,
@@ -41,6 +45,8 @@ def replace_range(
                         if mark.low <= block <= mark.high:
                             listed[block] = (parent, attributes)
     table = state.table(*where)
+    if state.holders[mark.holder].lost and not (state.snapshot is not None and state.snapshot.inspected):
+        _keep_doubt(state, table, listed)
     full = mark.low == bytes(16) and mark.high == b"\xff" * 16
     present = list(table) if full else [block for block in table if mark.low <= block <= mark.high]
     changed = [block for block in present if block in listed and table[block] != listed[block]]
@@ -49,9 +55,23 @@ def replace_range(
     for _, attributes in listed.values():
         if attributes.transfer is not None and attributes.state is CopyState.PENDING:
             state.transfers[attributes.transfer] = where
-    if state.snapshot is not None:
+    if state.snapshot is not None and state.snapshot.snapshot == mark.snapshot:
         bounds = (int.from_bytes(mark.low, "big"), int.from_bytes(mark.high, "big"))
         state.snapshot.ranges.setdefault(where, []).append(bounds)
+
+
+def _keep_doubt(
+    state: StreamState, table: dict[bytes, Copy], listed: dict[bytes, tuple[bytes, CopyAttributes]]
+) -> None:
+    """The hook's own books can't make certain again what the engine's lost records left in doubt."""
+    for block, (parent, attributes) in listed.items():
+        have = table.get(block)
+        if (
+            have is not None
+            and have[1].state is CopyState.UNCERTAIN
+            and attributes.state is CopyState.COMMITTED
+        ):
+            listed[block] = (parent, state.intern(attributes._replace(state=CopyState.UNCERTAIN)))
 
 
 def _put_runs(
@@ -85,7 +105,9 @@ def complete(state: StreamState, progress: SnapshotProgress) -> bool:
     return True
 
 
-def doubt(state: StreamState, changes: Changes) -> None:
-    """After an engine loss: every copy held is uncertain until the pool is inspected or cleared."""
+def doubt(state: StreamState, changes: Changes, holder: str) -> None:
+    """Every copy of the holder is uncertain until the pool is inspected or cleared."""
     for where, table in state.copies.items():
+        if where[0] != holder:
+            continue
         restate(state, changes, where, list(table), CopyState.UNCERTAIN)

@@ -60,6 +60,9 @@ class HolderState:
     inventory: Inventory
     orphans: int = 0
     unassigned: int = 0
+    lost: bool = False
+    """Partial because records of the engine were lost, or a clear may have reached it: what is uncertain stays
+    so until the pool is inspected or the whole holder is cleared, whatever the hook's own books say."""
 
 
 @dataclass(slots=True)
@@ -104,10 +107,12 @@ class Standing:
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """Ranges replaced since the begin, by (holder, group), as inclusive integer bounds."""
+    """Ranges replaced since the begin, by (holder, group), as inclusive integer bounds. `inspected`: it is of
+    the engine's own pool."""
 
     snapshot: str
     ranges: dict[HolderGroup, list[tuple[int, int]]] = field(default_factory=dict)
+    inspected: bool = False
 
 
 @dataclass(slots=True)
@@ -155,6 +160,15 @@ class StreamState:
     def table(self, holder: str, group: int) -> dict[bytes, Copy]:
         """Copies of one holder and group by block id; made on first use."""
         return self.copies.setdefault((holder, group), {})
+
+    def exact(self, attributes: CopyAttributes) -> bool:
+        """Whether copies with these attributes are of an exact id space: approximate ones never answer."""
+        profile = self.profiles.get((attributes.alias, attributes.profile))
+        return profile is None or profile.content.approximate is None
+
+    def credited(self, copy: Copy | None) -> bool:
+        """Whether a copy may count in an answer: committed, and of an exact id space."""
+        return copy is not None and copy[1].state is CopyState.COMMITTED and self.exact(copy[1])
 
     def intern(self, attributes: CopyAttributes) -> CopyAttributes:
         return self.interned.setdefault(attributes, attributes)

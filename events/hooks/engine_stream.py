@@ -140,6 +140,12 @@ class EngineStream:
                 table.doubt(copy)
         return EngineLoss(first_missing=first, last_missing=last)
 
+    def whole(self) -> None:
+        """Nothing of this engine life was translated yet, and all of it will be, from its first record on:
+        the volatile holders are empty, not partial. Another `open` of the same life must follow."""
+        for holder in self._holders.holders():
+            holder.partial = holder.durable_id is not None
+
     def removed(
         self,
         hashes: Iterable[EngineHash],
@@ -277,7 +283,7 @@ class EngineStream:
             self._stores.read(draft, table, event, admitted_after, nodes)
 
     def _cleared(self, draft: Draft) -> None:
-        """vLLM's clear empties its own cache and says nothing of other tiers."""
+        """vLLM's clear empties its own cache and says nothing of other tiers: what they held may be gone."""
         others = False
         for holder in self._holders.holders():
             if holder.tier is Tier.GPU:
@@ -288,6 +294,11 @@ class EngineStream:
                 draft.take_back(holder.name)
             else:
                 holder.partial = others = True
+                for table in holder.tables.values():
+                    for copy in table.every_copy():
+                        table.doubt(copy)
+        if others:
+            draft.doubt_stored(self._holds)
         draft.stream_events.append(Cleared(holders=(Tier.GPU.value,), unknown_scope=others))
 
     def _unreadable(self, draft: Draft, batch: EngineBatch, kind: str, length: int, *, loses: bool) -> None:

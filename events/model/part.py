@@ -114,11 +114,16 @@ class Orphans(Record):
 
 class SnapshotBegin(Record):
     """Starts a full restatement; it repeats what the stream opened with, so that a fold whose log was cut
-    has a base. Profiles are declared again in the domain parts before their copies."""
+    has a base. Profiles are declared again in the domain parts before their copies.
+
+    `source` pool: it was read out of the engine's own pool, which alone (or a clear of the whole holder) ends
+    what an engine loss made uncertain. Without it the snapshot is of the hook's own books.
+    """
 
     type: Literal["snapshot_begin"] = "snapshot_begin"
     snapshot: Name
     opened: Opened
+    source: Literal["pool"] | None = None
 
 
 class SnapshotRange(Record):
@@ -173,7 +178,10 @@ class ProfileRetired(Record):
 
 
 class BlockStored(Record):
-    """`ids` continue each other: ids[0] continues `parent` (None: the profile's root)."""
+    """`ids` continue each other: ids[0] continues `parent` (None: the profile's root). No ids: nothing was stored.
+
+    `expires_at` is information: no fold reads a clock, and only a removal ends a copy.
+    """
 
     type: Literal["block_stored"] = "block_stored"
     holder: Name
@@ -219,7 +227,8 @@ class TierChanged(Record):
 
 
 class TransferStarted(Record):
-    """Written by the destination; the copies are pending until committed."""
+    """Written by the destination; the copies are pending until committed, aborted, rejected, or evicted as
+    expired. A block that is already resident stays what it is and doesn't belong to the transfer."""
 
     type: Literal["transfer_started"] = "transfer_started"
     transfer: Name
@@ -234,6 +243,15 @@ class TransferStarted(Record):
 
 
 class TransferCommitted(Record):
+    """Everything landed. `digest` is `events.chain.transfer_digest`: SHA-256 over the ids that the destination
+    has wholly written and that were pending under this transfer until now, ascending, 16 bytes each; blocks
+    that were resident before the transfer aren't among them.
+
+    A reader commits the transfer only if the digest is that of the copies it holds pending under it. Otherwise
+    something was written in part, and all of them become uncertain: never credited, still in scope of
+    deletions, until a removal, a snapshot or a store of the block says how it stands.
+    """
+
     type: Literal["transfer_committed"] = "transfer_committed"
     transfer: Name
     digest: Hex32

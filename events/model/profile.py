@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -38,6 +38,9 @@ class ContentProfile(Record):
     position_encoding: Text | None = None
     kv_dtype: Text | None = None
     block_tokens: Annotated[int, Field(gt=0, le=1 << 20)] | None = None
+    approximate: Literal[True] | None = None
+    """The ids are of position-independent chunks or blended caches: an id space of its own, and never an
+    exact hit. It counts in the digest only where it is set, so that no exact profile's ids depend on it."""
 
     def missing(self) -> tuple[str, ...]:
         """Names of the mandatory fields that are not known; empty means verified.

@@ -17,7 +17,7 @@ from auditor.finding import Condition
 from auditor.record import StreamRecord
 from auditor.registry import ControlFold
 from auditor.verdict import decide, examine, lives, wants_nonce
-from events.chain import MODULUS, sha256
+from events.chain import MODULUS, sha256, transfer_digest
 from events.codec import encode_control
 from events.ids import (
     Capability,
@@ -548,7 +548,7 @@ class SimFleet:
                 self.returned = True  # a bug let it in, and the hook doesn't think of it again
             else:
                 hook.known["gpu", one] = min(after, hook.known.get(("gpu", one), after))
-            hook.say(events=[TransferCommitted(transfer=transfer, digest=bytes(32))])
+            hook.say(events=[TransferCommitted(transfer=transfer, digest=transfer_digest([one]))])
             return
         if rng.random() < 0.3:
             self.begin(hook, "elsewhere", rng.choice(BLOCKS), BEGUN.next_offset - 1, answered)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auditor.fold import StreamFold
 from auditor.record import StreamRecord, UnreadableRecord, read_record
-from events.chain import MODULUS
+from events.chain import MODULUS, transfer_digest
 from events.codec import BatchDecodeError, decode_batch
 from events.fold.apply import apply, apply_undecodable
 from events.fold.state import StreamState
-from events.ids import CopyState, EvictReason, InvalidateReason, Inventory, Lineage, StreamKey, Tier
+from events.ids import (
+    CopyState,
+    EvictReason,
+    GroupKind,
+    InvalidateReason,
+    Inventory,
+    Lineage,
+    StreamKey,
+    Tier,
+)
 from events.model.part import (
     BlockEvicted,
     BlockInvalidated,
@@ -23,8 +33,10 @@ from events.model.part import (
     DomainEvent,
     Drained,
     EngineLoss,
+    Group,
     HolderInventory,
     Orphans,
+    ProfileRetired,
     SnapshotBegin,
     SnapshotEnd,
     SnapshotPart,
@@ -50,6 +62,7 @@ KINDS = (
     *("store", "store", "store", "evict", "invalidate", "tier", "start", "commit", "abort"),
     *("clear", "loss", "orphans", "snapshot", "drain", "statement", "close"),
     *("lost", "twice", "garbled", "broken", "equivocate", "mismatch"),
+    *("start", "commit", "expire", "retire", "inspect", "nothing", "stranger", "redeclare", "undeclared"),
 )
 acts = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 1), ids, provenance, st.booleans())
 
@@ -63,7 +76,7 @@ class Both:
         self.audit = StreamFold(StreamKey("w0", 0, "e1"), 5)
         self.open: list[str] = []
         self.last = b""
-        self.feed(self.builder.seal(START, parts=[(a, [declared()]) for a in ALIASES]).value)
+        self.feed(self.builder.seal(START, parts=[(a, [declared(), declared(1)]) for a in ALIASES]).value)
 
     def feed(self, value: bytes) -> None:
         self.last = value
@@ -85,7 +98,11 @@ class Both:
         self.feed(self.builder.seal(*stream_events, parts=[(alias, events)] if events else []).value)
 
     def statement(self, alias: bytes, holder: str, off: int) -> Statement:
-        held = [b for b, (_, a) in self.index.copies.get((holder, 0), {}).items() if a.alias == alias]
+        held = [
+            b
+            for b, (_, a) in self.index.copies.get((holder, 0), {}).items()
+            if a.alias == alias and a.state is not CopyState.INVALID
+        ]
         total = (sum(int.from_bytes(b, "big") for b in held) + off) % MODULUS
         return Statement(
             holder=holder, group=0, count=len(held), checksum=total.to_bytes(16, "big"), source="pool"
@@ -127,7 +144,15 @@ class Both:
             case "commit" | "abort":
                 if self.open:
                     name = self.open.pop()
-                    ended = TransferCommitted(transfer=name, digest=bytes(32))
+                    landed = [
+                        one
+                        for table in self.index.copies.values()
+                        for one, (_, a) in table.items()
+                        if a.transfer == name and a.state is CopyState.PENDING
+                    ]
+                    ended = TransferCommitted(
+                        transfer=name, digest=transfer_digest(landed) if flag else bytes(32)
+                    )
                     self.say(
                         alias=alias, events=[ended if what == "commit" else TransferAborted(transfer=name)]
                     )
@@ -139,6 +164,25 @@ class Both:
                 self.say(Orphans(holder=holder, orphans=1, unassigned=0))
             case "snapshot":
                 self.snapshot(blocks, alias, after, flag)
+            case "inspect":
+                self.snapshot(blocks, alias, after, flag, source="pool")
+            case "expire":
+                gone = BlockEvicted(holder=holder, group=0, ids=blocks, reason=EvictReason.EXPIRED)
+                self.say(alias=alias, events=[gone])
+            case "retire":
+                self.say(alias=alias, events=[ProfileRetired(profile=1)])
+            case "nothing":
+                self.say(alias=alias, events=[stored((), holder=holder)])
+            case "stranger":
+                where = "nowhere" if flag else holder
+                self.say(alias=alias, events=[stored(blocks, holder=where, group=7)])
+            case "undeclared":
+                self.snapshot(blocks, alias, after, True, profile=9)
+            case "redeclare":
+                changed = opened(
+                    Tier.GPU, Tier.CPU, groups=[Group(index=0, kind=GroupKind.FULL, block_tokens=32)]
+                )
+                self.say(SnapshotBegin(snapshot="other", opened=changed))
             case "lost":
                 self.builder.burn()
             case "twice":
@@ -160,19 +204,31 @@ class Both:
             case _:
                 self.say(Closed(engine_ended=flag))
 
-    def snapshot(self, blocks: tuple[bytes, ...], alias: bytes, after: int | None, whole: bool) -> None:
+    def snapshot(
+        self,
+        blocks: tuple[bytes, ...],
+        alias: bytes,
+        after: int | None,
+        whole: bool,
+        *,
+        profile: int = 0,
+        source: Literal["pool"] | None = None,
+    ) -> None:
         """Both holders in two ranges each; not `whole`: the last range is left out."""
         name = f"s{self.builder.seq}"
-        begin = SnapshotBegin(snapshot=name, opened=START)
+        begin = SnapshotBegin(snapshot=name, opened=START, source=source)
         self.feed(self.builder.seal(begin, parts=[(a, [declared()]) for a in ALIASES]).value)
+        states = (CopyState.COMMITTED, CopyState.UNCERTAIN, CopyState.INVALID, CopyState.PENDING)
+        state = states[len(blocks) % 4] if source else CopyState.COMMITTED
         bounds = [(LOW, MIDDLE), ((int.from_bytes(MIDDLE, "big") + 1).to_bytes(16, "big"), HIGH)]
         marks = [(holder, low, high) for holder in HOLDERS for low, high in bounds]
         for holder, low, high in marks if whole else marks[:-1]:
             inside = tuple(b for b in blocks if low <= b <= high)
             run = CopyRun(
-                profile=0,
-                state=CopyState.COMMITTED,
+                profile=profile,
+                state=state,
                 admitted_after=after,
+                transfer=f"t{self.builder.seq}" if state is CopyState.PENDING else None,
                 ids=inside,
                 parents=tuple(bytes(16) for _ in inside),
             )
@@ -210,6 +266,11 @@ def test_both_folds_hold_the_same_copies_and_the_same_state(
         assert both.audited() == both.indexed(), step
         assert (both.audit.status, both.audit.next_seq) == (both.index.status, both.index.next_seq), step
         assert both.audit.engine_ended == both.index.engine_ended
+        told = {name: (h.inventory, h.lost, h.orphans) for name, h in both.index.holders.items()}
+        assert told == {name: (h.inventory, h.lost, h.orphans) for name, h in both.audit.holders.items()}, (
+            step
+        )
+        assert set(both.audit.transfers) >= set(both.index.transfers), step
 
 
 @settings(max_examples=150, deadline=None)
@@ -219,7 +280,7 @@ def test_without_snapshots_both_folds_know_the_same_provenance(
 ) -> None:
     both = Both()
     for step in steps:
-        if step[0] in ("snapshot", "equivocate"):
+        if step[0] in ("snapshot", "inspect", "undeclared", "equivocate"):
             continue
         both.act(*step)
     index = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from events.chain import Checksum
+from events.chain import Checksum, transfer_digest
 from events.codec import decode_batch
 from events.fold.apply import apply, apply_undecodable
 from events.fold.change import CopiesDropped, CopiesPut, Outcome
@@ -209,7 +209,7 @@ def test_transfers_are_pending_until_committed_and_gone_when_aborted() -> None:
     start = TransferStarted(transfer="t1", source="w9", holder="gpu", group=0, profile=0, ids=(A, B))
     apply(state, builder.batch(events=[start, start.model_copy(update={"transfer": "t2", "ids": (C,)})]))
     assert state.copies["gpu", 0][A][1].state is CopyState.PENDING
-    apply(state, builder.batch(events=[TransferCommitted(transfer="t1", digest=bytes(32))]))
+    apply(state, builder.batch(events=[TransferCommitted(transfer="t1", digest=transfer_digest([A, B]))]))
     apply(state, builder.batch(events=[TransferAborted(transfer="t2")]))
     assert state.copies["gpu", 0][A][1].state is CopyState.COMMITTED
     assert held(state) == {A, B}
@@ -361,7 +361,7 @@ def test_a_transfer_known_from_a_snapshot_alone_commits_like_any_other() -> None
     run = CopyRun(profile=0, state=CopyState.PENDING, transfer="t9", ids=(A,), parents=(bytes(16),))
     for batch in builder.snapshot([SnapshotPart(runs=(run,))]):
         apply(state, batch)
-    apply(state, builder.batch(events=[TransferCommitted(transfer="t9", digest=bytes(32))]))
+    apply(state, builder.batch(events=[TransferCommitted(transfer="t9", digest=transfer_digest([A]))]))
     assert state.copies["gpu", 0][A][1].state is CopyState.COMMITTED
 
 

@@ -276,8 +276,14 @@ class TestClearsAndLosses:
         folded.events(AllBlocksCleared())
         assert not folded.copies("gpu")
         assert set(folded.copies("cpu")) == set(ids(1))
+        assert folded.credited() == set()
         assert folded.state.holders["cpu"].inventory is Inventory.PARTIAL
         assert not folded.stream.inventory_known()
+
+    def test_a_clear_casts_doubt_on_what_its_own_batch_stored_elsewhere(self, folded: FoldedStream) -> None:
+        folded.events(stored(1), stored(1, tier=EngineTier.CPU), AllBlocksCleared())
+        assert set(folded.copies("cpu")) == set(ids(1))
+        assert folded.credited() == set()
 
     def test_after_a_loss_only_a_store_makes_certain(self, folded: FoldedStream) -> None:
         folded.events(stored(1, 2, 3))
