@@ -11,7 +11,7 @@ from auditor.evidence import Evidence, StreamCase
 from auditor.finding import Condition, HolderFound, Standing, Verdict
 from auditor.registry import EpochRegistered
 from auditor.residency import HolderView
-from events.ids import StreamKey, VerdictKind, VerdictReason
+from events.ids import CANARY_WORKER, StreamKey, VerdictKind, VerdictReason
 from events.model.audit import PartitionPosition
 
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
@@ -121,6 +121,8 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
     gone: dict[StreamKey, str] = {}
     for epochs in registry.lives().values():
         newest = epochs[-1]
+        if _is_canary(evidence, epochs):
+            continue
         proof = _ended(evidence, epochs)
         if proof:
             gone.update((epoch.stream, proof) for epoch in epochs)
@@ -128,6 +130,15 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
         case = evidence.streams.get(newest.stream)
         owing.append(Owing(newest, tuple(epochs[:-1]), case, _absent(evidence, newest, case)))
     return owing, gone
+
+
+def _is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
+    """Whether it is a stream of kvledger's own, enrolled under the reserved name, that never named a copy in
+    scope. One that did is a holder like any other."""
+    if epochs[-1].body.worker != CANARY_WORKER:
+        return False
+    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    return not any(case.appeared or case.fold.declarations for case in cases)
 
 
 def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:

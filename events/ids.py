@@ -18,6 +18,10 @@ ROOT_PARENT = bytes(16)
 """Stands for «no parent resident: root of its profile» where parents are packed in columns."""
 
 
+CANARY_WORKER = "kvledger.canary"
+"""Reserved: the worker whose ranks are kvledger's own canaries. They hold nothing and are in no answer."""
+
+
 class StreamKey(NamedTuple):
     """One (worker, rank) in one epoch: the unit of order, gaps and staleness."""
 

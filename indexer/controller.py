@@ -14,7 +14,7 @@ from events.codec import decode_pulse, decode_signal, dump
 from events.errors import DecodeError, KvledgerError
 from events.fold.quota import HolderUsage, QuotaKey, counts, differs, evaluate
 from events.fold.registry import Registry
-from events.ids import StreamKey, StreamStatus, Tier
+from events.ids import CANARY_WORKER, StreamKey, StreamStatus, Tier
 from events.kafka.connection import (
     KafkaConnection,
     LogTail,
@@ -245,7 +245,8 @@ class Controller:
 
     async def _fence(self, writer: ControlWriter, watch: SilenceWatch) -> None:
         registry = self._registry
-        current = set(registry.current.values())
+        # kvledger's own canaries are in nobody's way, dead or alive.
+        current = {stream for stream in registry.current.values() if stream.worker != CANARY_WORKER}
         eligible = current - set(registry.fenced) - self._closed
         for stream in sorted(ended(registry, eligible)):
             log.warning("%s is fenced: its engine has ended", stream, extra={"action": "stream_fenced"})

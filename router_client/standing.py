@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from events.fold.staleness import staleness_ns
 from events.fold.state import ProfileState
-from events.ids import Basis, ExcludeReason, StreamKey, StreamStatus
+from events.ids import CANARY_WORKER, Basis, ExcludeReason, StreamKey, StreamStatus
 from router_client.limit import MILLISECOND_NS
 from router_client.problem import Lagging
 from router_client.query import Query
@@ -70,7 +70,7 @@ def survey(view: LocalView, query: Query, now_ns: int) -> tuple[list[Standing], 
     others: list[Excluded] = []
     seen: set[str] = set()
     for key in registry.current.values():
-        if wanted is not None and key.worker not in wanted:
+        if key.worker == CANARY_WORKER or (wanted is not None and key.worker not in wanted):
             continue
         registration = registry.registrations[key]
         stream = view.streams.get(key)
@@ -87,7 +87,11 @@ def survey(view: LocalView, query: Query, now_ns: int) -> tuple[list[Standing], 
         standing.endpoint = registration.body.endpoint
         eligible.append(standing)
     for key in view.streams if len(view.streams) > len(eligible) else ():
-        if key not in registry.registrations and (wanted is None or key.worker in wanted):
+        if (
+            key not in registry.registrations
+            and key.worker != CANARY_WORKER
+            and (wanted is None or key.worker in wanted)
+        ):
             seen.add(key.worker)
             others.append(
                 Excluded(

@@ -20,7 +20,7 @@ from events.fold.change import Changes, Outcome
 from events.fold.registry import Registry
 from events.fold.staleness import REMEMBERED_BEACONS, BeaconBook
 from events.fold.state import StreamState
-from events.ids import StreamKey, StreamStatus, Tier, Unit
+from events.ids import CANARY_WORKER, StreamKey, StreamStatus, Tier, Unit
 from events.keyring import KeyRing
 from events.model.audit import QuotaState
 from events.model.control import ControlRecord, ExitAttested, Fenced, Registered
@@ -56,6 +56,8 @@ class LocalView:
     copies: int = 0
     transit_ms: float = 0.0
     newest_signal: int = -1
+    newest_beacon: tuple[int, bytes] | None = None
+    """(offset, nonce) of the newest beacon of anybody that was read back here."""
     former: dict[StreamKey, StreamState] = field(default_factory=dict)
     """Superseded streams without their copies, for how they stand to orders."""
     _strangers: dict[StreamKey, None] = field(default_factory=dict)
@@ -167,6 +169,7 @@ class LocalView:
             return
         if isinstance(signal, Beacon):
             self.book.read_back(offset, signal.reader, signal.nonce)
+            self.newest_beacon = (offset, signal.nonce)
             for view in list(self._waiting.values()):
                 self._settle(view, now_ns)
 
@@ -174,6 +177,7 @@ class LocalView:
         """`kv.signals` lost records: no echo of what was in it can be trusted any more."""
         self.book.truncated()
         self.newest_signal = -1
+        self.newest_beacon = None
         for view in self.streams.values():
             view.pending.clear()
         self._waiting.clear()
@@ -382,7 +386,7 @@ class LocalView:
 
     def _settle(self, view: StreamView, now_ns: int) -> None:
         found = view.settle(self.book, self.newest_signal)
-        if found is not None:
+        if found is not None and view.key.worker != CANARY_WORKER:
             loop_ms = (now_ns - found) / MILLISECOND_NS
             fastest = min(loop_ms, self.limits.max_transit_ms)
             # Slowly forgotten, so that one lucky round doesn't set the floor for ever.

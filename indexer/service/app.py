@@ -21,6 +21,7 @@ from indexer.service.body import (
     fail,
     send_problem,
 )
+from indexer.service.canary import Canary
 from indexer.service.config import ServiceConfig
 from indexer.service.connection import ConnectionCounts
 from indexer.service.directive import MAX_REMEMBERED, DirectiveDesk
@@ -36,6 +37,7 @@ from router_client.view import LocalView
 
 LOG = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 8.0
+CANARY_STOP_S = 1.0
 
 
 class LookupService:
@@ -73,8 +75,14 @@ class LookupService:
         self.directives = DirectiveDesk(registry, self.scribe)
         self.feed.control.listen(self.directives.folded)
         self.connections = ConnectionCounts()
-        self.watch = WatchHub(self.view, monotonic_ns=monotonic_ns, max_watchers=config.max_watchers)
-        self.metrics = Metrics(self.view, self.feed, self._figures)
+        self.canary = Canary(config, self.view, self.feed, monotonic_ns=monotonic_ns, wall_ms=wall_ms)
+        self.watch = WatchHub(
+            self.view,
+            monotonic_ns=monotonic_ns,
+            canary=self.canary.report,
+            max_watchers=config.max_watchers,
+        )
+        self.metrics = Metrics(self.view, self.feed, self._figures, self.canary)
         self._bodies = BodyReader(config.connections, self.connections)
         self._endpoint = LookupEndpoint(
             config,
@@ -86,14 +94,21 @@ class LookupService:
             wall_ms=wall_ms,
         )
         self._plane = make_plane(
-            config, self.view, self.feed, self.desk, self.directives, self.metrics, self._endpoint
+            config,
+            self.view,
+            self.feed,
+            self.desk,
+            self.directives,
+            self.metrics,
+            self._endpoint,
+            self.canary,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
 
     async def start(self) -> None:
         """Begins to feed the view."""
-        for work in (self.feed.run, self.beacons.run):
+        for work in (self.feed.run, self.beacons.run, self.canary.run):
             task = asyncio.create_task(work())
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -106,6 +121,9 @@ class LookupService:
         """Ends all tails and producers. Idempotent."""
         self.close()
         tasks, self._tasks = self._tasks, []
+        await self.canary.close()
+        if tasks:
+            await asyncio.wait(tasks[2:], timeout=CANARY_STOP_S)
         for task in tasks:
             task.cancel()
         # A client of a broker that is away may swallow its cancellation: it is given up.

@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 
 from events.codec import dump
-from events.ids import StreamKey, StreamStatus
+from events.ids import CANARY_WORKER, StreamKey, StreamStatus
 from events.kafka.connection import KafkaConnection, make_producer
 from events.kafka.deadline import within
 from events.model.signal import Beacon, ResyncRequested
@@ -107,7 +107,8 @@ class BeaconWriter:
             if not broken:
                 self._asked_ns.pop(key, None)
             elif (
-                key in view.registry.registrations
+                key.worker != CANARY_WORKER
+                and key in view.registry.registrations
                 and not view.registry.ended(key)
                 and key not in view.registry.fenced
                 and state.snapshot is None

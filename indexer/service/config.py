@@ -26,7 +26,8 @@ class ServiceConfigError(KvledgerError):
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
     """`reader` names this replica in its beacons and must be its own. `signers` holds the control key if this
-    replica may write orders. `load_snapshot` gives the index of a topic to start from (see
+    replica may write orders, and the enrolment key if it may have a `canary`.
+    `load_snapshot` gives the index of a topic to start from (see
     `indexer.store.Store.snapshot`); without it, or when it fails, the log is read from its start."""
 
     connection: KafkaConnection
@@ -45,6 +46,7 @@ class ServiceConfig:
     snapshot_timeout_s: float = 60.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_watchers: int = 64
+    canary: bool = True
 
     def __post_init__(self) -> None:
         if not self.credentials.configured and not is_loopback(self.host):

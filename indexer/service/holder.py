@@ -7,7 +7,7 @@ from typing import Literal
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
 from events.fold.state import Standing
-from events.ids import StreamKey
+from events.ids import CANARY_WORKER, StreamKey
 from events.scope import covers_domain
 from router_client.view import LocalView
 from router_client.wire import Model
@@ -81,9 +81,11 @@ def _covered(order: Deletion, registry: Registry) -> list[str]:
 
 def _owing(view: LocalView) -> list[StreamKey]:
     """The newest epoch of every engine life of every rank, but for lives whose end is attested or said by a
-    `closed` with their engine."""
+    `closed` with their engine, and kvledger's own canaries, which hold nothing."""
     newest: dict[tuple[str, int, str], StreamKey] = {}
     for key, registration in view.registry.registrations.items():
+        if key.worker == CANARY_WORKER:
+            continue
         newest[key.worker, key.rank, registration.body.engine_life] = key
     owing: list[StreamKey] = []
     for key in newest.values():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from indexer.service.canary import Canary
 from indexer.service.feed import ViewFeed
 from router_client.problem import Problem
 from router_client.view import LocalView
@@ -28,7 +29,10 @@ class Figures:
 class ViewCollector:
     """Reads the view's own counters when asked, so that the hot path counts nothing twice."""
 
-    def __init__(self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures]) -> None:
+    def __init__(
+        self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures], canary: Canary
+    ) -> None:
+        self._canary = canary
         self._view = view
         self._feed = feed
         self._figures = figures
@@ -64,6 +68,33 @@ class ViewCollector:
         for name, (text, value) in counts.items():
             yield CounterMetricFamily(name, text, value=float(value))
         yield from self._bounds()
+        yield from self._measured()
+
+    def _measured(self) -> Iterator[Metric]:
+        canary, gauge = self._canary, self._canary.gauge
+        seconds = {
+            "kvledger_canary_measured_staleness_seconds": (
+                "Largest age of a change of the canary's that this view lacked, lately",
+                gauge.measured_ns(),
+            ),
+            "kvledger_canary_reported_staleness_seconds": (
+                "How old this view says that the canary's stream is",
+                gauge.reported_ns,
+            ),
+        }
+        for name, (text, value) in seconds.items():
+            yield GaugeMetricFamily(name, text, value=float("nan") if value is None else value / 1e9)
+        yield GaugeMetricFamily(
+            "kvledger_canary_running", "Whether the canary sings", value=float(canary.state == "running")
+        )
+        yield CounterMetricFamily(
+            "kvledger_canary_changes", "Changes of the canary's stream", value=float(gauge.changes)
+        )
+        yield CounterMetricFamily(
+            "kvledger_canary_violations",
+            "Times this view said that it was fresher than it was: an alarm",
+            value=float(gauge.violations),
+        )
 
     def _bounds(self) -> Iterator[Metric]:
         figures, forgotten = self._figures(), self._view.counters.forgotten
@@ -84,9 +115,11 @@ class ViewCollector:
 class Metrics:
     """One service's metrics."""
 
-    def __init__(self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures]) -> None:
+    def __init__(
+        self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures], canary: Canary
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(ViewCollector(view, feed, figures))
+        self._registry.register(ViewCollector(view, feed, figures, canary))
         self._outcomes = Counter(
             "kvledger_lookups_total",
             "Lookups by outcome: complete, partial, or the problem's kind",

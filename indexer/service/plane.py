@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar
 from fastapi import FastAPI, Header, Request, Response
 from pydantic import BaseModel, ValidationError
 
+from events.ids import CANARY_WORKER
 from indexer.service.body import ProblemError, fail, unreadable
+from indexer.service.canary import Canary
 from indexer.service.config import ServiceConfig
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.directive import DirectiveDesk, FenceBody, LimitBody
@@ -42,6 +44,7 @@ def make_plane(
     directives: DirectiveDesk,
     metrics: Metrics,
     endpoint: LookupEndpoint,
+    canary: Canary,
 ) -> FastAPI:
     """Routes over one view. `docs` pages are off: they would load from elsewhere."""
     app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
@@ -91,7 +94,8 @@ def make_plane(
         """Every registered worker's rank and how it stands here."""
         caller(request, *fleet)
         now_ns = feed.now_ns()
-        return {"workers": [worker_document(view, key, now_ns) for key in registry.current.values()]}
+        shown = [key for key in registry.current.values() if key.worker != CANARY_WORKER]
+        return {"workers": [worker_document(view, key, now_ns) for key in shown]}
 
     @app.get("/v1/watermarks")
     async def watermarks(request: Request) -> dict[str, Any]:
@@ -109,6 +113,7 @@ def make_plane(
             "visible_ms": feed.state.visible_ms,
             "block_operations": view.counters.block_operations,
             "token": view.token(),
+            "canary": canary.report(),
         }
 
     @app.get("/v1/domains")

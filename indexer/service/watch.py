@@ -189,8 +189,9 @@ class WatchHub:
         view, now_ns = self._view, self._monotonic_ns()
         eligible, others = survey(view, ANY, now_ns)
         found = {standing.key: _stream(view, standing, now_ns) for standing in eligible}
-        for key in view.registry.current.values():
-            if key not in found and any((e.worker, e.dp_rank) == key[:2] for e in others):
+        for other in others:
+            if other.reason is ExcludeReason.FENCED and other.dp_rank is not None:
+                key = view.registry.current[other.worker, other.dp_rank]
                 found[key] = _document(key, "fenced", None, "")
         for key, document in found.items():
             before = self._told.get(key)

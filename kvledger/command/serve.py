@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,14 @@ def serve(
     replica: Annotated[
         str | None, typer.Option(help="Name in this replica's beacons; default: made up.")
     ] = None,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary/--no-canary",
+            help="Measure this replica's staleness all the time with a stream of its own; needs the enrolment "
+            "key below the home folder.",
+        ),
+    ] = True,
 ) -> None:
     """Answer lookups over REST from memory, kept up to date from Kafka.
 
@@ -53,7 +62,7 @@ def serve(
     try:
         config = make_config(
             settings, host=host, port=settings.lookup_port if port is None else port,
-            credentials=credentials, replica=replica,
+            credentials=credentials, replica=replica, canary=canary,
         )  # fmt: skip
     except CredentialError as error:
         raise CommandError(
@@ -82,7 +91,13 @@ def serve(
 
 
 def make_config(
-    settings: Settings, *, host: str, port: int, credentials: Path | None, replica: str | None
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    credentials: Path | None,
+    replica: str | None,
+    canary: bool = True,
 ) -> ServiceConfig:
     """What the service is told, from the settings and the files below the home folder."""
     import secrets
@@ -93,12 +108,12 @@ def make_config(
     from indexer.service.credential import load_credentials
     from indexer.store import Snapshot
     from kvledger.control import connection
-    from kvledger.keyfile import KeyFileError, load_ring, load_signers
+    from kvledger.keyfile import KeyFileError, load_ring, load_signer
 
-    try:
-        signers = load_signers(settings.home, Role.CONTROL)
-    except KeyFileError:
-        signers = {}
+    signers = {}
+    for role in (Role.CONTROL, Role.ENROLMENT):
+        with contextlib.suppress(KeyFileError):
+            signers[role] = load_signer(settings.home, role)
     keyring = load_ring(settings.home)
 
     url = settings.database_url
@@ -126,6 +141,7 @@ def make_config(
             ),
             signers=signers,
             load_snapshot=snapshot if url is not None else None,
+            canary=canary,
         )
     except ServiceConfigError as error:
         raise CommandError(

@@ -24,7 +24,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show the database's password.")] = False,
 ) -> None:
-    """Show every process and address of the local stack.
+    """Show every process and address of the local stack, and how its lookup service stands to its bounds.
 
     Exit code 0 when everything is ready, 69 when nothing runs or something is not ready.
 
@@ -40,10 +40,12 @@ def status(
 
 def show(state: StackState, *, as_json: bool, reveal: bool = False) -> bool:
     """Prints the state, the database's password masked; True when everything is ready."""
+    from kvledger.command.figure import document_of, lines_of, read_figures
     from kvledger.stack.state import Phase, ServiceState
 
     at = state.endpoints
     database_url = at.database_url if reveal else masked(at.database_url)
+    figures = read_figures(at.lookup_url)
     good = (ServiceState.READY, ServiceState.EXTERNAL)
     is_ready = state.phase is Phase.READY and all(service.state in good for service in state.services)
     if as_json:
@@ -55,6 +57,7 @@ def show(state: StackState, *, as_json: bool, reveal: bool = False) -> bool:
             "database_url": database_url,
             "lookup_url": at.lookup_url,
             "supervisor": {"pid": state.supervisor.pid},
+            "lookup": document_of(figures),
             "services": [
                 {
                     "name": service.name,
@@ -79,6 +82,8 @@ def show(state: StackState, *, as_json: bool, reveal: bool = False) -> bool:
         if address:
             typer.echo(f"{name:<11}{address}")
     typer.echo(f"{'State':<11}{at.home}")
+    for line in lines_of(figures):
+        typer.echo(line)
     return is_ready
 
 

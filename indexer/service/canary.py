@@ -1,0 +1,328 @@
+"""A stream of kvledger's own that measures how stale this replica's view really is, all the time.
+
+It changes at instants known on this process' monotonic clock, goes the way of every stream (kv.events, kv.pulse,
+the fold), and is asked like every stream how old it says it is. Reported below measured is an alarm: the rule of
+`docs/staleness.md` does not hold here. It holds no copy, is in no answer, no coverage and no list of workers, and
+nothing waits for it: without an enrolment key, or while it is broken, lookups go on and the figures say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from aiokafka.errors import KafkaError
+
+from events.codec import dump
+from events.errors import KvledgerError
+from events.fold.staleness import staleness_ns
+from events.hooks.registration import Registrar
+from events.hooks.stream import Epoch, SealedRecord, StreamWriter
+from events.ids import (
+    CANARY_WORKER,
+    Basis,
+    Capability,
+    GroupKind,
+    Inventory,
+    Role,
+    StreamKey,
+    StreamStatus,
+    Tier,
+)
+from events.kafka.connection import make_producer
+from events.kafka.control import ControlWriter
+from events.kafka.deadline import within
+from events.model.batch import ControlPosition
+from events.model.part import Closed, Group, HolderDeclared, Opened, Orphans, StreamEvent
+from events.model.signal import Echo, Pulse, PulseChecksum, RankPulse
+from events.topic import EVENTS, PULSE, SIGNATURE_HEADER, stream_record_key
+from indexer.service.config import ServiceConfig
+from indexer.service.feed import ViewFeed
+from router_client.stream_view import StreamView
+from router_client.view import LocalView
+
+LOG = logging.getLogger(__name__)
+HOLDER = "canary"
+PULSE_EVERY_S = 0.2
+PULSES_PER_CHANGE = 2
+SLOTS = 64
+"""Canaries that a log can have at a time, each a rank of the reserved worker; a dead one's is taken over."""
+SEND_TIMEOUT_S = 10.0
+RETRY_S = 5.0
+WINDOW_NS = 10_000_000_000
+COMPLAIN_EVERY_NS = 60_000_000_000
+RESTATED = Orphans(holder=HOLDER, orphans=0, unassigned=0)
+"""What every change says: the record itself, its number and its hash are what changes."""
+
+
+class CanaryLostError(KvledgerError):
+    """This canary's stream is no longer its own, or no slot is free: it begins anew after a while."""
+
+
+CanaryState = Literal["off", "starting", "running", "broken"]
+
+
+class CanaryGauge:
+    """Compares what the view says of the canary's stream with when it was changed. Pure but for the clock."""
+
+    def __init__(self, view: LocalView, *, monotonic_ns: Callable[[], int]) -> None:
+        self.stream: StreamKey | None = None
+        self.violations = 0
+        self.changes = 0
+        self.reported_ns: int | None = None
+        self._view = view
+        self._monotonic_ns = monotonic_ns
+        self._changed_ns: OrderedDict[int, int] = OrderedDict()
+        self._accused = -1
+        self._seen: deque[tuple[int, int]] = deque()
+
+    def begin(self, stream: StreamKey) -> None:
+        """Another epoch: what was measured of the last one stays in the figures."""
+        self.stream, self._accused = stream, -1
+        self._changed_ns.clear()
+
+    def changing(self, seq: int, now_ns: int) -> None:
+        """The stream's content changes now; a reader that hasn't applied `seq` lacks it."""
+        self.changes += 1
+        self._changed_ns[seq] = now_ns
+
+    def sample(self) -> None:
+        """Looks at the view as a lookup would at this instant."""
+        if self.stream is None:
+            return
+        now_ns, view = self._monotonic_ns(), self._view.streams.get(self.stream)
+        measured_ns = 0
+        while self._changed_ns:
+            seq, at_ns = next(iter(self._changed_ns.items()))
+            measured_ns = now_ns - at_ns
+            if view is None or view.state.next_seq <= seq:
+                break
+            del self._changed_ns[seq]
+            self._note(now_ns, measured_ns)
+            measured_ns = 0
+        self._note(now_ns, measured_ns)
+        self.reported_ns = self._reported(view, now_ns)
+        if self._changed_ns and self.reported_ns is not None and self.reported_ns < measured_ns:
+            seq = next(iter(self._changed_ns))
+            if seq != self._accused:
+                self._accused = seq
+                self.violations += 1
+                LOG.error(
+                    "the view says that it is %d us old and lacks what is %d us old",
+                    self.reported_ns // 1_000,
+                    measured_ns // 1_000,
+                    extra={"action": "canary_violation"},
+                )
+
+    def measured_ns(self) -> int | None:
+        """The largest age of anything that the view lacked, over about ten seconds; None: never measured."""
+        self._forget(self._monotonic_ns())
+        return max((value for _, value in self._seen), default=None)
+
+    def _reported(self, view: StreamView | None, now_ns: int) -> int | None:
+        if view is None:
+            return None
+        as_of, _ = view.fresh(Basis.PUBLISHED)
+        return staleness_ns(now_ns, as_of, self._view.control_current_ns())
+
+    def _note(self, now_ns: int, value: int) -> None:
+        # Only what no later sample is larger than can ever be the window's largest.
+        while self._seen and self._seen[-1][1] <= value:
+            self._seen.pop()
+        self._seen.append((now_ns, value))
+        self._forget(now_ns)
+
+    def _forget(self, now_ns: int) -> None:
+        while self._seen and now_ns - self._seen[0][0] > WINDOW_NS:
+            self._seen.popleft()
+
+
+class Canary:
+    """Writes the stream and its pulses, five records a second in all."""
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        view: LocalView,
+        feed: ViewFeed,
+        *,
+        monotonic_ns: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.gauge = CanaryGauge(view, monotonic_ns=monotonic_ns)
+        self.state: CanaryState = "off"
+        self.why = "there is no enrolment key here" if config.canary else "it is switched off"
+        self._config = config
+        self._view = view
+        self._feed = feed
+        self._monotonic_ns = monotonic_ns
+        self._wall_ms = wall_ms
+        self._ending = asyncio.Event()
+        self._complained_ns: int | None = None
+        self._pulses = 0
+
+    def report(self) -> dict[str, Any]:
+        """For people and `/v1/watch`: state, why it isn't running, and the figures in milliseconds."""
+        measured, reported = self.gauge.measured_ns(), self.gauge.reported_ns
+        return {
+            "state": self.state,
+            "why": self.why or None,
+            "measured_ms": None if measured is None else round(measured / 1e6, 3),
+            "reported_ms": None if reported is None else round(reported / 1e6, 3),
+            "changes": self.gauge.changes,
+            "violations": self.gauge.violations,
+        }
+
+    async def close(self) -> None:
+        """Lets `run` end by itself, with a last record that says so."""
+        self._ending.set()
+
+    async def run(self) -> None:
+        """Until `close`. Whatever is away, it tries again; it never raises what would end the service."""
+        if not self._config.canary or Role.ENROLMENT not in self._config.signers:
+            return
+        while not self._ending.is_set():
+            self.state, self.why = "starting", ""
+            try:
+                await self._live()
+            except (KvledgerError, KafkaError, TimeoutError, OSError) as error:
+                self.state, self.why = "broken", f"{type(error).__name__}: {error}"
+                now_ns = self._monotonic_ns()
+                if self._complained_ns is None or now_ns - self._complained_ns >= COMPLAIN_EVERY_NS:
+                    self._complained_ns = now_ns
+                    LOG.warning("the canary is broken: %s", self.why, extra={"action": "canary_broken"})
+                await self._pause(RETRY_S)
+        self.state, self.why = "off", "the service ends"
+
+    async def _live(self) -> None:
+        while self._view.newest_beacon is None:
+            if await self._pause(PULSE_EVERY_S):
+                return
+        # Only who listened for a while knows which canaries are silent.
+        if await self._pause(self._view.limits.silent_after_ns / 1e9):
+            return
+        epoch = await self._register(self._free_slot())
+        producer = make_producer(self._config.connection, client_id="kvledger-canary")
+        try:
+            await within(producer.start(), SEND_TIMEOUT_S)
+            await self._sing(epoch, producer)
+        finally:
+            with contextlib.suppress(KafkaError, TimeoutError):
+                await within(producer.stop(), SEND_TIMEOUT_S)
+
+    async def _register(self, slot: int) -> Epoch:
+        writer = ControlWriter(
+            self._config.connection,
+            log=self._view.registry.log,
+            signers={Role.ENROLMENT: self._config.signers[Role.ENROLMENT]},
+            wall_ms=self._wall_ms,
+        )
+        try:
+            await writer.start()
+            life = f"canary-{secrets.token_hex(8)}"
+            registrar = Registrar(writer, self._feed.control)
+            return await registrar.register(CANARY_WORKER, slot, life, endpoint=None, model=None)
+        finally:
+            await writer.stop()
+
+    def _free_slot(self) -> int:
+        registry, now_ns = self._view.registry, self._monotonic_ns()
+        for slot in range(SLOTS):
+            key = registry.current.get((CANARY_WORKER, slot))
+            stream = self._view.streams.get(key) if key is not None else None
+            if (
+                key is None
+                or key in registry.fenced
+                or stream is None
+                or stream.state.status is StreamStatus.CLOSED
+                or stream.pulse_ns is None
+                or now_ns - stream.pulse_ns > self._view.limits.silent_after_ns
+            ):
+                return slot
+        raise CanaryLostError(f"{SLOTS} canaries are alive already")
+
+    async def _sing(self, epoch: Epoch, producer: Any) -> None:
+        names: dict[str, bytes] = {}
+        writer = StreamWriter(epoch, names.__getitem__)
+        await self._change(writer, producer, _opened(epoch.engine_life))
+        self.gauge.begin(epoch.stream)
+        while not self._ending.is_set():
+            if self._view.registry.superseded(epoch.stream) or epoch.stream in self._view.registry.fenced:
+                raise CanaryLostError("another has taken its place, or it was fenced")
+            self._pulses += 1
+            if self._pulses % PULSES_PER_CHANGE == 0:
+                await self._change(writer, producer, RESTATED)
+            # Everything that was changed is acknowledged: what was read back until now may be echoed.
+            await self._pulse(writer, producer)
+            self.state, self.why = "running", ""
+            await self._listen(PULSE_EVERY_S)
+        with contextlib.suppress(KafkaError, TimeoutError):
+            await self._change(writer, producer, Closed(engine_ended=True))
+
+    async def _change(self, writer: StreamWriter, producer: Any, event: StreamEvent) -> None:
+        registry, sealed = self._view.registry, list[SealedRecord]()
+
+        def take(record: SealedRecord) -> bool:
+            sealed.append(record)
+            return True
+
+        self.gauge.changing(writer.next_seq, self._monotonic_ns())
+        position = ControlPosition(offset=max(0, registry.next_offset - 1), hash=registry.hash)
+        writer.write((event,), {}, position, take)
+        for record in sealed:
+            headers = [] if record.signature is None else [(SIGNATURE_HEADER, record.signature)]
+            await self._send(producer, EVENTS, record.partition, record.key, record.value, headers)
+        self.gauge.sample()
+
+    async def _pulse(self, writer: StreamWriter, producer: Any) -> None:
+        beacon, epoch = self._view.newest_beacon, writer.epoch
+        rank = RankPulse(
+            rank=epoch.stream.rank,
+            epoch=epoch.stream.epoch,
+            next_seq=writer.next_seq,
+            prev=writer.prev,
+            basis=Basis.ENGINE,
+            echo=None if beacon is None else Echo(offset=beacon[0], nonce=beacon[1]),
+            checksums=(PulseChecksum(holder=HOLDER, group=0, count=0, checksum=bytes(16)),),
+        )
+        value = dump(Pulse(worker=CANARY_WORKER, ranks=(rank,)))
+        key = stream_record_key(epoch.stream.worker, epoch.stream.rank)
+        await self._send(producer, PULSE, epoch.partition, key, value, [])
+
+    async def _send(
+        self, producer: Any, topic: Any, partition: int, key: bytes, value: bytes, headers: list[Any]
+    ) -> None:
+        name = self._config.connection.topic(topic)
+        sending = producer.send_and_wait(name, value, key=key, partition=partition, headers=headers)
+        await within(sending, SEND_TIMEOUT_S)
+
+    async def _listen(self, for_s: float) -> None:
+        """Samples whenever the view got further, and at the end."""
+        until_ns = self._monotonic_ns() + round(for_s * 1e9)
+        while (left_s := (until_ns - self._monotonic_ns()) / 1e9) > 0 and not self._ending.is_set():
+            await self._feed.wait_moved(left_s)
+            self.gauge.sample()
+
+    async def _pause(self, for_s: float) -> bool:
+        """Whether the canary is to end."""
+        with contextlib.suppress(TimeoutError):
+            await within(self._ending.wait(), for_s)
+        return self._ending.is_set()
+
+
+def _opened(life: str) -> Opened:
+    group = Group(index=0, kind=GroupKind.FULL, block_tokens=16)
+    holder = HolderDeclared(name=HOLDER, tier=Tier.GPU, groups=(group,), inventory=Inventory.EMPTY)
+    return Opened(
+        engine_life=life,
+        engine="kvledger-canary",
+        engine_version="1",
+        removal=Capability.NONE,
+        admission_known=False,
+        holders=(holder,),
+    )
