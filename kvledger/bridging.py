@@ -137,7 +137,9 @@ async def _run_one(
     )
     async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
         bridge = Bridge(source, rank=engine.rank, http=http, life_file=life_file)
-        attachment = await bridge.attach(ATTACH_S)
+        attachment = await bridge.attach(
+            ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
+        )
         stream = _stream(engine, profile, bridge, ring, host.registry)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)

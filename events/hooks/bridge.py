@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from events.hooks.engine_port import (
     ResetResult,
     Unanswered,
 )
-from events.hooks.engine_position import EngineMessage
+from events.hooks.engine_position import Anchor, EngineMessage
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
 from events.hooks.vllm import decode_batch
@@ -31,6 +32,7 @@ from events.hooks.zmq_source import (
     Confirmed as Answered,
 )
 from events.hooks.zmq_source import (
+    Continuity,
     EngineRestarted,
     ForeignTopic,
     MessagesLost,
@@ -47,6 +49,8 @@ STEP_TIMEOUT_S = 5.0
 REMEMBER_EVERY_S = 1.0
 WATCH_S = 2.0
 WATCH_TIMEOUT_S = 1.0
+TURN_S = 0.01
+"""Feeding a long replay, a bridge lets others of its process have a turn so often."""
 
 
 class BridgedHook(Protocol):
@@ -69,7 +73,8 @@ class BridgedHook(Protocol):
 
 @dataclass(slots=True)
 class BridgeCounts:
-    """Since the start."""
+    """Since the start. `refused` messages were of another rank; `failed` could be read and not be translated:
+    both count as lost, too."""
 
     messages: int = 0
     unreadable: int = 0
@@ -77,17 +82,20 @@ class BridgeCounts:
     lives: int = 1
     foreign_topics: int = 0
     wrong_rank: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What an engine was found to be. `from_birth`: `items` are all it ever published; `known` is set if the
-    life is one that a former process was attached to."""
+    """What an engine was found to be. `from_birth`: `items` begin with the first that it ever published, or
+    it has published nothing; `known` is what a former process left; `proven_new`: the engine has shown that
+    it is another life than that one."""
 
     life: str
     items: tuple[SourceItem, ...]
     from_birth: bool
     known: KnownLife | None
+    proven_new: bool = False
 
 
 class Bridge:
@@ -114,42 +122,56 @@ class Bridge:
         self._life = ""
         self._hook: BridgedHook
         self._lock = asyncio.Lock()
+        self._pending: deque[SourceItem] = deque()
         self._clears = 0
         self._confirmed_after = -1
+        self._silent_after: int | None = None
+        self._heard = False
+        self._right_rank = True
         self._from_birth = False
         self._remembered_s = 0.0
         self._asked_s = 0.0
 
-    async def attach(self, timeout_s: float) -> Attachment:
+    @property
+    def heard(self) -> bool:
+        """Whether anything was received of this engine life. Until then nobody can tell an idle engine from
+        one whose events don't come through, so nothing is confirmed."""
+        return self._heard
+
+    async def attach(self, timeout_s: float, *, ended: Callable[[str], bool] = lambda _: False) -> Attachment:
         """Asks for the engine's history: the life that it belongs to, and what is to be fed before the hook
-        registers. Without an answer the history is empty and nothing is known of the engine's memory."""
+        registers. Without an answer the history is empty, nothing is known of the engine's memory, and the
+        life counts as the one that a former process knew until the engine shows another. `ended`: whether
+        the end of that life is attested, so that whoever answers now is another."""
         known = self._file.load() if self._file is not None else None
-        outcome = await self._source.confirm(timeout_s) if self._source.has_replay else None
-        items: tuple[SourceItem, ...] = outcome.items if outcome is not None else ()
-        same = known is not None and any(
-            isinstance(item, EngineMessage) and item.seq == known.seq and digest(item.payload) == known.digest
-            for item in items
-        )
-        self._life = known.life if known is not None and same else self._make_life()
         if known is not None:
             self._confirmed_after = known.confirmed_after
-        self._from_birth = isinstance(outcome, Answered) and not any(
-            isinstance(item, MessagesLost) for item in items
-        )
-        return Attachment(self._life, items, self._from_birth, known if same else None)
+            self._source.resume(Anchor(known.seq, bytes.fromhex(known.digest)))
+        outcome = await self._source.confirm(timeout_s)
+        items = outcome.items
+        other = self._source.continuity is Continuity.OTHER or (known is not None and ended(known.life))
+        if other:
+            items = tuple(item for item in items if not isinstance(item, EngineRestarted))
+        self._from_birth = _begins_at_birth(items) or (isinstance(outcome, Answered) and not items)
+        keeps = known is not None and not other
+        self._life = known.life if known is not None and keeps else self._make_life()
+        return Attachment(self._life, items, self._from_birth, known, other)
 
     def bind(self, hook: BridgedHook, attachment: Attachment) -> None:
         """Names the hook to feed and feeds it with the history. Its orders: those discharged in this life
-        stay so; an engine that never published holds nothing; a life that began after the last one confirmed
-        owes nothing older."""
+        stay so; a life that began after the last one confirmed owes nothing older; one that had published
+        nothing yet owes what is older than this only once its first record has come."""
         self._hook = hook
-        self._take_all(attachment.items)
-        if attachment.known is not None:
-            hook.obligations.restore(attachment.known.discharged)
-        elif attachment.from_birth and not attachment.items:
-            hook.obligations.new_life(hook.installed)
+        known = attachment.known
+        self._pending.extend(attachment.items)
+        while self._pending:
+            self._take(self._pending.popleft())
+        if known is not None and not attachment.proven_new:
+            hook.obligations.restore(known.discharged)
         else:
-            hook.obligations.new_life(self._confirmed_after)
+            hook.obligations.new_life(self._confirmed_after if attachment.proven_new else -1)
+        if known is None and attachment.from_birth and not attachment.items:
+            self._silent_after = hook.installed
 
     async def run(self) -> None:
         """Feeds the hook until cancelled."""
@@ -157,7 +179,7 @@ class Bridge:
         while True:
             async with self._lock:
                 items = await self._source.receive(RECEIVE_S)
-                self._take_all(items)
+                await self._feed(items)
             # A confirmation may be waiting for the source.
             await asyncio.sleep(0)
             if self._source.has_replay and loop.time() - self._asked_s > WATCH_S:
@@ -169,15 +191,18 @@ class Bridge:
     # --- EnginePort ---------------------------------------------------------------------------------
 
     async def confirm(self, timeout_s: float) -> Confirmation:
-        """See `EnginePort`: by a replay from the newest record held."""
+        """See `EnginePort`: by a replay from the newest record held. Nothing is confirmed of an engine of
+        which nothing was ever received, or whose records are another rank's."""
         if not self._source.has_replay:
-            return Confirmed(Basis.UNCONFIRMED)
+            return Confirmed(Basis.UNCONFIRMED) if self._heard and self._right_rank else Unanswered()
         self._asked_s = asyncio.get_running_loop().time()
         async with self._lock:
-            installed = self._hook.installed
+            await self._feed(())
+            installed, lives = self._hook.installed, self.counts.lives
             outcome = await self._source.confirm(timeout_s)
-            self._take_all(outcome.items)
-        if not isinstance(outcome, Answered):
+            await self._feed(outcome.items)
+        answered = isinstance(outcome, Answered) and lives == self.counts.lives
+        if not answered or not self._heard or not self._right_rank:
             return Unanswered()
         self._confirmed_after = installed
         return Confirmed(Basis.PUBLISHED)
@@ -217,51 +242,94 @@ class Bridge:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _take_all(self, items: tuple[SourceItem, ...] | list[SourceItem]) -> None:
-        for item in items:
-            match item:
-                case EngineMessage():
-                    self._message(item)
-                case MessagesLost():
-                    self.counts.lost_messages += item.last_seq - item.first_seq + 1
-                    LOG.warning("engine messages %d to %d are lost", item.first_seq, item.last_seq)
-                    self._hook.lost(item.first_seq, item.last_seq)
-                case EngineRestarted():
-                    LOG.warning("the engine shows another life: %s", item.sign.value)
-                    self._new_life()
-                case ForeignTopic():
-                    self.counts.foreign_topics += 1
-                    LOG.warning("another publisher's topic is left out")
-                case UnreadableFrames():
-                    self.counts.unreadable += 1
-                    self._hook.unknown("frames", item.frame_count)
+    async def _feed(self, items: Iterable[SourceItem]) -> None:
+        """Takes the items in order; what a cancellation leaves is taken by the next call."""
+        loop = asyncio.get_running_loop()
+        self._pending.extend(items)
+        turn_s = loop.time()
+        while self._pending:
+            self._take(self._pending.popleft())
+            if loop.time() - turn_s > TURN_S:
+                await asyncio.sleep(0)
+                turn_s = loop.time()
 
-    def _new_life(self) -> None:
+    def _take(self, item: SourceItem) -> None:
+        match item:
+            case EngineMessage():
+                self._message(item)
+            case MessagesLost():
+                self.counts.lost_messages += item.last_seq - item.first_seq + 1
+                LOG.warning("engine messages %d to %d are lost", item.first_seq, item.last_seq)
+                self._hook.lost(item.first_seq, item.last_seq)
+            case EngineRestarted():
+                LOG.warning("the engine shows another life: %s", item.sign.value)
+                self._new_life(proven=item.sign.proven)
+            case ForeignTopic():
+                self.counts.foreign_topics += 1
+                LOG.warning("another publisher's topic is left out")
+            case UnreadableFrames():
+                self.counts.unreadable += 1
+                self._hook.unknown("frames", item.frame_count)
+
+    def _new_life(self, *, proven: bool) -> None:
+        """Another life answers on that address; that the old process is gone nobody has attested. Unless it
+        is `proven` that it isn't the one held, it may hold anything, and owes what that one owes."""
         self.counts.lives += 1
         self._life = self._make_life()
-        self._from_birth = True
-        # Another life answers on that address; that the old process is gone nobody has attested.
-        self._hook.restarted(self._life, ended=False, born_after=self._confirmed_after)
+        self._from_birth, self._heard, self._silent_after, self._right_rank = proven, False, None, True
+        obligations = self._hook.obligations
+        discharged = [] if proven else obligations.discharged()
+        self._hook.restarted(self._life, ended=False, born_after=self._confirmed_after if proven else -1)
+        if not proven:
+            obligations.restore(discharged)
+            self._hook.lost(0, None)
 
     def _message(self, message: EngineMessage) -> None:
-        if message.seq == 0 and not self._from_birth and self.counts.messages == 0:
-            # Nothing was known of this engine, and here is its very first message.
-            self._new_life()
         self.counts.messages += 1
+        if not self._heard:
+            self._heard = True
+            if message.seq == 0:
+                self._first()
         try:
             batch = decode_batch(message.seq, message.payload)
         except DecodeError as error:
             self.counts.unreadable += 1
             LOG.warning("engine message %d can't be read: %s", message.seq, error.reason)
-            self._hook.unknown("batch", len(message.payload))
-            self._hook.lost(message.seq, message.seq)
+            self._skip(message, "batch")
             return
-        if batch.rank is not None and batch.rank != self._rank and self.counts.wrong_rank == 0:
-            LOG.error("the engine says rank %d, this bridge was started for %d", batch.rank, self._rank)
-        self.counts.wrong_rank += batch.rank is not None and batch.rank != self._rank
-        self._hook.feed(batch, None)
+        self._right_rank = batch.rank is None or batch.rank == self._rank
+        if not self._right_rank:
+            if self.counts.wrong_rank == 0:
+                LOG.error("the engine says rank %d, this bridge was started for %d", batch.rank, self._rank)
+            self.counts.wrong_rank += 1
+            self._skip(message, "rank")
+            return
+        try:
+            self._hook.feed(batch, None)
+        except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
+            # Its text may hold what the message said.
+            self.counts.failed += 1
+            LOG.error("engine message %d can't be translated: %s", message.seq, type(error).__name__)
+            self._skip(message, "untranslatable")
+            return
         # Counted after the hook was fed, so that a counted clear is one that was numbered.
         self._clears += sum(isinstance(event, AllBlocksCleared) for event in batch.events)
+
+    def _first(self) -> None:
+        """The very first record of this life is here, so all that it holds will have been told."""
+        obligations = self._hook.obligations
+        if not self._from_birth:
+            self._from_birth = True
+            discharged = obligations.discharged()
+            self._hook.restarted(self._life, ended=False, born_after=-1)
+            obligations.restore(discharged)
+        if self._silent_after is not None:
+            obligations.new_life(self._silent_after)
+            self._silent_after = None
+
+    def _skip(self, message: EngineMessage, why: str) -> None:
+        self._hook.unknown(why, len(message.payload))
+        self._hook.lost(message.seq, message.seq)
 
     def _remember(self, now_s: float) -> None:
         newest = self._source.newest
@@ -276,3 +344,10 @@ class Bridge:
                     tuple(self._hook.obligations.discharged()),
                 )
             )
+
+
+def _begins_at_birth(items: tuple[SourceItem, ...]) -> bool:
+    """Whether these are all of a life from its first record on, without a hole."""
+    messages = [item for item in items if isinstance(item, EngineMessage)]
+    holes = any(isinstance(item, MessagesLost | EngineRestarted) for item in items)
+    return bool(messages) and messages[0].seq == 0 and not holes

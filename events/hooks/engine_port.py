@@ -136,6 +136,10 @@ class Translator(Protocol):
 
     def lost(self, first: int, last: int | None) -> EngineLoss: ...
 
+    def whole(self) -> None:
+        """All of this life is translated from here on: the volatile holders are known, not partial."""
+        ...
+
     def snapshot(self, name: str) -> Iterator[Translation]:
         """Lazily: each range is as of the moment at which it is yielded."""
         ...

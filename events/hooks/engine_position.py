@@ -21,6 +21,19 @@ class EngineMessage:
     payload: bytes = field(repr=False)
 
 
+def digest(payload: bytes) -> bytes:
+    """Names a message's bytes; they hold token ids, so only this is kept of them."""
+    return hashlib.sha256(b"kvledger engine message v1|" + payload).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A record of the life that a reader was attached to, by number and digest."""
+
+    seq: int
+    digest: bytes
+
+
 class Sighting(StrEnum):
     """What a message is to a reader: see `EnginePosition.sight`."""
 
@@ -28,16 +41,22 @@ class Sighting(StrEnum):
     KNOWN = "known"
     AHEAD = "ahead"
     RESTARTED = "restarted"
+    UNREMEMBERED = "unremembered"
 
 
 class EnginePosition:
-    """The newest message taken, and digests of the last `remembered` ones to tell repeats from restarts."""
+    """The newest message taken, and digests of the last `remembered` ones to tell repeats from restarts.
 
-    __slots__ = ("_digests", "_remembered", "newest")
+    `anchor`: an older record that whoever answers from now on must have, too, to be the same life: nobody
+    has vouched for what lies between it and the newest one.
+    """
+
+    __slots__ = ("_digests", "_remembered", "anchor", "newest")
 
     def __init__(self, remembered: int = 16_384) -> None:
         self._digests: OrderedDict[int, bytes] = OrderedDict()
         self._remembered = remembered
+        self.anchor: Anchor | None = None
         self.newest: EngineMessage | None = None
 
     @property
@@ -49,20 +68,22 @@ class EnginePosition:
         """Classify a message and change nothing.
 
         NEXT continues; KNOWN was taken before, byte for byte (replay and subscription overlap); AHEAD
-        leaves a hole from `next_seq` to it; RESTARTED has a number that was used with other bytes, or
-        one so old that its bytes are no longer remembered, which cannot be a repeat within one life
-        unless the subscription lags by more than `remembered` messages.
+        leaves a hole from `next_seq` to it; RESTARTED has a number that was used with other bytes.
+        UNREMEMBERED has one that was passed without its bytes, or so long ago that they are forgotten: a
+        new life, or a message that was overtaken by a replay.
         """
         if message.seq > self.next_seq:
             return Sighting.AHEAD
         if message.seq == self.next_seq:
             return Sighting.NEXT
-        known = self._digests.get(message.seq) == hashlib.sha256(message.payload).digest()
-        return Sighting.KNOWN if known else Sighting.RESTARTED
+        known = self._digests.get(message.seq)
+        if known is None:
+            return Sighting.UNREMEMBERED
+        return Sighting.KNOWN if known == digest(message.payload) else Sighting.RESTARTED
 
     def take(self, message: EngineMessage) -> None:
         """Stand at `message`; the caller has sighted it as NEXT, or has reported the hole before it."""
-        self._digests[message.seq] = hashlib.sha256(message.payload).digest()
+        self._digests[message.seq] = digest(message.payload)
         if len(self._digests) > self._remembered:
             self._digests.popitem(last=False)
         self.newest = message
@@ -70,4 +91,10 @@ class EnginePosition:
     def reset(self) -> None:
         """Forget all: a new engine life begins at sequence 0."""
         self._digests.clear()
-        self.newest = None
+        self.anchor = self.newest = None
+
+    def doubt(self) -> None:
+        """A hole follows that nobody has vouched for: the newest record becomes the anchor, unless an older
+        one is."""
+        if self.newest is not None and self.anchor is None:
+            self.anchor = Anchor(self.newest.seq, digest(self.newest.payload))

@@ -136,6 +136,8 @@ class Hook:
         installed when the batch's blocks were admitted, None if nobody knows."""
         translation = self._translator.translate(batch, admitted_after)
         self.fed_seq = batch.engine_seq
+        if self.obligations.renewed and self._outlet.epoch is not None:
+            self.obedience.opened()
         self.write_translation(translation)
         self.obedience.landed(translation.parts)
 
@@ -152,8 +154,14 @@ class Hook:
 
         `ended`: the caller knows that the old process is gone, which the old stream then states.
         `born_after`: a control offset that was installed before the new life began; None: all that is now.
+        The same life again: nothing of it was fed yet and all will be, so its memory is known after all.
         """
-        self._outlet.write((Closed(engine_ended=ended),), {})
+        if ended:
+            self._outlet.write((Closed(engine_ended=True),), {})
+        # Else the old stream stays open and falls silent until the new epoch supersedes it: closed, it would
+        # count no more, and what the new life holds meanwhile would be called absent.
+        if engine_life == self.engine_life:
+            self._translator.whole()
         self.engine_life = engine_life
         self.fed_seq = -1
         self.obligations.new_life(self.installed if born_after is None else born_after)

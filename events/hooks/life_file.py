@@ -7,11 +7,15 @@ engine still answers with that record's bytes, it is the same life.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from events.hooks import engine_position
+
+DISCHARGED_KEPT = 10_000
+"""Orders told to the next process; an older one that is left out is owed again there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class KnownLife:
 
 def digest(payload: bytes) -> str:
     """Names a message's bytes; they hold token ids, so only the digest is kept."""
-    return hashlib.sha256(b"kvledger engine message v1|" + payload).hexdigest()
+    return engine_position.digest(payload).hex()
 
 
 class LifeFile:
@@ -59,5 +63,7 @@ class LifeFile:
             partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                json.dump(asdict(known), file)
+                document = asdict(known)
+                document["discharged"] = known.discharged[-DISCHARGED_KEPT:]
+                json.dump(document, file)
             partial.replace(self._path)

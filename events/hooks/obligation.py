@@ -48,9 +48,11 @@ class Obligation:
 
 
 class Obligations:
-    """All orders installed so far, for one engine life at a time. `domains`, the key ring's, may grow."""
+    """All orders installed so far, for one engine life at a time. `domains`, the key ring's, may grow.
+    `renewed`: how they stand was decided anew, acks are due."""
 
     def __init__(self, registry: Registry, domains: Collection[str]) -> None:
+        self.renewed = False
         self._registry = registry
         self._domains = domains
         self._known: dict[int, Obligation] = {}
@@ -90,6 +92,7 @@ class Obligations:
         """The engine's memory began empty, after the order at that offset was installed: all orders up to it
         are discharged with nothing left, the later ones are owed by this life."""
         self._known.clear()
+        self.renewed = True
         for one in self.installed():
             one.discharged = one.barrier = one.number <= installed_before_birth
 
@@ -166,6 +169,7 @@ class Obligations:
     def nonces(self) -> list[tuple[int, Obligation]]:
         """The newest audit nonce of each discharged order, unless answered in this epoch, as (offset, order)."""
         newest = {nonce.request: offset for offset, nonce in self._registry.nonces.items()}
+        self._answered.intersection_update(newest.values())
         due: list[tuple[int, Obligation]] = []
         for request, offset in newest.items():
             obligation = self._known.get(request)
@@ -180,5 +184,6 @@ class Obligations:
     def new_epoch(self) -> None:
         """Acks, refusals and answers of the old epoch are nobody's any more."""
         self._answered.clear()
+        self.renewed = False
         for one in self.installed():
             one.refused = one.told = None

@@ -19,8 +19,11 @@ from events.errors import DecodeError
 from events.hooks.engine_position import EngineMessage
 from events.hooks.vllm import END_SEQ, decode_frames
 
-MAX_MESSAGE_BYTES = 64 << 20
+MAX_MESSAGE_BYTES = 16 << 20
 MAX_ATTEMPTS = 8
+MAX_RECORDS = 20_000
+MAX_BYTES = 64 << 20
+"""One answer holds no more than this (the last record may exceed it); the rest is another question's."""
 _YIELD_EVERY = 128
 
 
@@ -30,7 +33,8 @@ class ReplayAnswer:
 
     `records` have rising, not necessarily contiguous sequence numbers; the first may be above `start`
     (the engine's buffer begins later). `complete` says that the end mark came, so that nothing published
-    before the answer is missing at the end; without it the records are valid but may be too few.
+    before the answer is missing at the end; without it the records are valid but may be too few: the
+    engine fell silent, or there are more than one answer may hold.
     `contradicted` says that a record changed between two attempts: another engine life answered.
     """
 
@@ -47,10 +51,20 @@ class ReplayClient:
     question is never taken for the answer to a new one.
     """
 
-    def __init__(self, endpoint: str, *, context: zmq.asyncio.Context, idle_timeout_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        context: zmq.asyncio.Context,
+        idle_timeout_s: float = 1.0,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self.endpoint = endpoint
         self._context = context
         self._idle_timeout_s = idle_timeout_s
+        self._max_records = max_records
+        self._max_bytes = max_bytes
         self._socket: zmq.asyncio.Socket | None = None
 
     async def __aenter__(self) -> Self:
@@ -58,6 +72,10 @@ class ReplayClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+    def connect(self) -> None:
+        """Connects now rather than with the first question. Raises zmq.ZMQError for an address that is none."""
+        self._connected()
 
     def close(self) -> None:
         """Drop the connection; the next `ask` opens another. Idempotent."""
@@ -71,14 +89,18 @@ class ReplayClient:
         A cut or holed answer is asked for again from the newest record held: that record is asked for
         once more and its bytes compared, which shows a restart between the two questions. A hole that
         is still there the second time is the engine's own and stays visible in the sequence numbers.
+        A question to which nothing comes is put again at half time, on a new connection: the old one's peer
+        may have gone with it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
+        half_time = loop.time() + timeout_s / 2
         records: list[EngineMessage] = []
         confirmed_hole = -1
         for _ in range(MAX_ATTEMPTS):
             held = records[-1] if records else None
-            batch, ended = await self._exchange(start if held is None else held.seq, deadline)
+            first_by = half_time if loop.time() < half_time else deadline
+            batch, ended = await self._exchange(start if held is None else held.seq, first_by, deadline)
             if held is not None:
                 if batch[0] != held if batch else ended:
                     return ReplayAnswer(start, tuple(records), complete=False, contradicted=True)
@@ -88,9 +110,12 @@ class ReplayClient:
                 return ReplayAnswer(start, tuple(records), complete=True)
             if hole is not None:
                 confirmed_hole = hole
-            if loop.time() >= deadline:
+            if loop.time() >= deadline or self._full(records):
                 break
         return ReplayAnswer(start, tuple(records), complete=False)
+
+    def _full(self, records: list[EngineMessage]) -> bool:
+        return len(records) >= self._max_records or sum(len(r.payload) for r in records) >= self._max_bytes
 
     @staticmethod
     def _extend(records: list[EngineMessage], batch: list[EngineMessage], confirmed_hole: int) -> int | None:
@@ -101,20 +126,23 @@ class ReplayClient:
             records.append(message)
         return None
 
-    async def _exchange(self, start: int, deadline: float) -> tuple[list[EngineMessage], bool]:
-        """One question and what came for it: rising records, and whether the end mark came."""
+    async def _exchange(
+        self, start: int, first_by: float, deadline: float
+    ) -> tuple[list[EngineMessage], bool]:
+        """One question and what came for it, the first of it by `first_by`: rising records, and whether the
+        end mark came."""
         loop = asyncio.get_running_loop()
-        socket = self._connected()
         received: list[EngineMessage] = []
-        taken = 0
+        taken = size = 0
         clean = False
         try:
+            socket = self._connected()
             await socket.send_multipart([b"", struct.pack(">Q", start)], zmq.NOBLOCK)
             while True:
                 try:
                     frames = await socket.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
-                    left_s = deadline - loop.time()
+                    left_s = (deadline if received else first_by) - loop.time()
                     if received:
                         left_s = min(left_s, self._idle_timeout_s)
                     if left_s <= 0 or not await socket.poll(max(1, int(left_s * 1000))):
@@ -134,7 +162,11 @@ class ReplayClient:
                     return received, True
                 if seq >= (received[-1].seq + 1 if received else start):
                     received.append(EngineMessage(topic, seq, payload))
-        except zmq.Again:
+                    size += len(payload)
+                    if len(received) >= self._max_records or size >= self._max_bytes:
+                        return received, False
+        except zmq.ZMQError:
+            # Nothing can be sent there now, or it is no address at all.
             return received, False
         finally:
             if not clean:
@@ -144,10 +176,10 @@ class ReplayClient:
         if self._socket is None:
             socket = self._context.socket(zmq.DEALER)
             socket.set(zmq.LINGER, 0)
-            socket.set(zmq.RCVHWM, 0)
+            socket.set(zmq.RCVHWM, self._max_records)
             socket.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
             socket.set(zmq.RECONNECT_IVL, 50)
             socket.set(zmq.RECONNECT_IVL_MAX, 1000)
-            socket.connect(self.endpoint)
             self._socket = socket
+            socket.connect(self.endpoint)
         return self._socket

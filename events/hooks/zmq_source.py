@@ -8,7 +8,8 @@ restarted; the replay socket closes both holes. `receive` repairs what it can an
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -16,13 +17,23 @@ from typing import Self
 import zmq
 import zmq.asyncio
 
-from events.errors import DecodeError
-from events.hooks.engine_position import EngineMessage, EnginePosition, Sighting
+from events.errors import DecodeError, KvledgerError
+from events.hooks.engine_position import Anchor, EngineMessage, EnginePosition, Sighting, digest
 from events.hooks.replay import MAX_MESSAGE_BYTES, ReplayAnswer, ReplayClient
 from events.hooks.vllm import END_SEQ, decode_frames
 
 _QUEUE_MESSAGES = 10_000
 """Below the number of digests that a position remembers, so that a repeat in the queue is known as one."""
+_YIELD_EVERY = 128
+_LEAST_REPAIR_S = 0.5
+
+
+class EngineAddressError(KvledgerError):
+    """No socket can be made for the address; nobody has been asked whether there is an engine."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(f"{endpoint!r} is no address of an engine's socket")
+        self.endpoint = endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +45,26 @@ class MessagesLost:
 
 
 class RestartSign(StrEnum):
-    """How a new engine life showed."""
+    """How a new engine life showed. `proven`: the life that was held has surely ended. HISTORY_CUT (the
+    engine's buffer begins after our newest record) may also be one life that ran far ahead, and OLD_NUMBER
+    (a number passed without its bytes, and nobody to ask) a message overtaken by a replay; they are treated
+    alike, because nothing can prove the contrary.
+    """
 
     SEQ_REUSED = "seq_reused"
     OTHER_BYTES = "other_bytes"
     NO_RECORD = "no_record"
     HISTORY_CUT = "history_cut"
+    OLD_NUMBER = "old_number"
+
+    @property
+    def proven(self) -> bool:
+        return self not in (RestartSign.HISTORY_CUT, RestartSign.OLD_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRestarted:
-    """A new engine life: all that was held before is void. What follows belongs to the new life.
-
-    HISTORY_CUT (the engine's buffer begins after our newest record) may also be one life that ran far
-    ahead; it is treated alike, because nothing can prove the contrary.
-    """
+    """A new engine life: all that was held before is void. What follows belongs to the new life."""
 
     sign: RestartSign
     last_seq: int | None
@@ -84,7 +100,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class NewEngineLife:
-    """Our newest record isn't the engine's; `items` ends with the `EngineRestarted`. No echo: ask again."""
+    """A record that we hold isn't the engine's; `items` has the `EngineRestarted`. No echo: ask again."""
 
     items: tuple[SourceItem, ...]
 
@@ -99,13 +115,24 @@ class NoAnswer:
 Confirmation = Confirmed | NewEngineLife | NoAnswer
 
 
+class Continuity(StrEnum):
+    """Whether the engine is the life that `resume` named: not asked yet, the same, another, or nobody can
+    tell, as its buffer begins later."""
+
+    UNASKED = "unasked"
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWABLE = "unknowable"
+
+
 class ZmqSource:
     """One engine's event stream; used by one task at a time.
 
     `endpoint` is connected to, or, if it holds a `*`, bound: on the loopback address unless
     `bind_all_interfaces`. `topic` names the engine where several publish into one socket; empty takes
     the first topic that is seen. Without `replay_endpoint` nothing can be repaired or confirmed.
-    Enter it as an async context manager; the sockets belong to the running loop.
+    Enter it as an async context manager; the sockets belong to the running loop. What a cancelled call has
+    taken is handed out by the next one.
     """
 
     def __init__(
@@ -120,20 +147,36 @@ class ZmqSource:
     ) -> None:
         self.endpoint = endpoint
         self.topic: str | None = topic or None
+        self.continuity = Continuity.UNASKED
         self._bind_all_interfaces = bind_all_interfaces
         self._repair_timeout_s = repair_timeout_s
         self._repair_pause_s = repair_pause_s
         self._repair_from_s = 0.0
         self._position = EnginePosition()
+        self._items: list[SourceItem] = []
+        self._late_seq = -1
         self._foreign: set[str] = set()
         self._context = zmq.asyncio.Context()
+        # Of its own: a name that doesn't resolve holds a context's thread up, and the subscription with it.
+        self._replay_context = zmq.asyncio.Context()
         self._subscriber: zmq.asyncio.Socket | None = None
         self._replay = (
-            ReplayClient(replay_endpoint, context=self._context) if replay_endpoint is not None else None
+            ReplayClient(replay_endpoint, context=self._replay_context)
+            if replay_endpoint is not None
+            else None
         )
 
     async def __aenter__(self) -> Self:
-        self._subscribe()
+        """Raises EngineAddressError."""
+        endpoint = self.endpoint
+        try:
+            self._subscribe()
+            if self._replay is not None:
+                endpoint = self._replay.endpoint
+                self._replay.connect()
+        except zmq.ZMQError as error:
+            self.close()
+            raise EngineAddressError(endpoint) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -146,7 +189,11 @@ class ZmqSource:
             self._subscriber = None
         if self._replay is not None:
             self._replay.close()
-        self._context.term()
+        for context in (self._context, self._replay_context):
+            # Ending one waits for its thread, which may be waiting for a name server.
+            ending = threading.Thread(target=context.term, daemon=True)
+            ending.start()
+            ending.join(0.2)
 
     @property
     def has_replay(self) -> bool:
@@ -155,38 +202,25 @@ class ZmqSource:
 
     @property
     def newest(self) -> EngineMessage | None:
-        """The newest message handed out in this engine life."""
+        """The newest message taken in this engine life."""
         return self._position.newest
+
+    def resume(self, anchor: Anchor) -> None:
+        """Before the first call: a former reader held this record, so an engine that hasn't got it is another
+        life. `continuity` tells once it is known; an `EngineRestarted` comes before the other life's items."""
+        self._position.anchor = anchor
 
     async def receive(self, timeout_s: float, limit: int = 256) -> list[SourceItem]:
         """Return what came, in the engine's order; empty after `timeout_s` of silence.
 
         Repeats are left out. A hole is filled by replay before what follows it is returned, or reported
         as `MessagesLost` in its place; this takes at most `repair_timeout_s` more, and after a replay
-        without answer no other is tried for `repair_pause_s`. Messages are returned once: a caller that
-        is cancelled meanwhile must start over with a new source.
+        without answer no other is tried for `repair_pause_s`.
         """
-        items: list[SourceItem] = []
         subscriber = self._subscribe()
-        if not await subscriber.poll(max(0, int(timeout_s * 1000))):
-            return items
-        for _ in range(limit):
-            try:
-                frames = await subscriber.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            try:
-                topic, seq, payload = decode_frames(frames)
-            except DecodeError:
-                items.append(UnreadableFrames(len(frames)))
-                continue
-            if len(frames) != 3 or seq == END_SEQ:
-                items.append(UnreadableFrames(len(frames)))
-                continue
-            if not self._is_ours(topic, items):
-                continue
-            items.extend(await self._accept(EngineMessage(topic, seq, payload)))
-        return items
+        if self._items or await subscriber.poll(max(0, int(timeout_s * 1000))):
+            await self._take_queue(limit, asyncio.get_running_loop().time() + self._repair_timeout_s)
+        return self._hand_out()
 
     async def replay(self, start: int, timeout_s: float) -> ReplayAnswer:
         """Ask for all records from `start` on; changes nothing here. Incomplete without a replay socket."""
@@ -198,91 +232,178 @@ class ZmqSource:
         """Ask the engine whether what was handed out is all it has published.
 
         The caller has numbered all that `receive` returned. It numbers the returned items first, and
-        may echo what it saw *before* this call only after `Confirmed`. The question starts at the newest
+        may echo what it saw *before* this call only after `Confirmed`. What the subscription holds is taken
+        first: the engine may not be able to replay it any more. The question starts at the newest
         record held, so that another life can't pass for this one by its numbers. With nothing held the
         question is for all records: that is how a late subscriber gets its history.
         """
-        held = self._position.newest
-        answer = await self.replay(0 if held is None else held.seq, timeout_s)
-        records = answer.records
-        if held is not None:
-            sign = _restart_sign(held, answer)
-            if sign is not None:
-                return NewEngineLife((await self._restart_behind_the_queue(sign),))
-            records = records[1:]
-        items = self._take_all(records)
-        if answer.contradicted:
-            items.append(await self._restart_behind_the_queue(RestartSign.OTHER_BYTES))
-            return NewEngineLife(tuple(items))
-        if not answer.complete:
-            return NoAnswer(tuple(items))
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        await self._take_queue(_QUEUE_MESSAGES, deadline_s)
+        kind = await self._ask(deadline_s - loop.time())
+        items = tuple(self._hand_out())
+        if kind is NewEngineLife:
+            return NewEngineLife(items)
+        if kind is NoAnswer:
+            return NoAnswer(items)
         newest = self._position.newest
-        return Confirmed(None if newest is None else newest.seq, tuple(items))
+        return Confirmed(None if newest is None else newest.seq, items)
 
-    async def _accept(self, message: EngineMessage) -> list[SourceItem]:
+    async def _ask(self, timeout_s: float) -> type[Confirmed | NewEngineLife | NoAnswer]:
+        """One question and what it means; the records that came are taken."""
+        if timeout_s <= 0:
+            return NoAnswer
+        held, anchor = self._position.newest, self._position.anchor
+        start = 0 if held is None else held.seq if anchor is None else min(held.seq, anchor.seq)
+        answer = await self.replay(start, timeout_s)
+        if held is not None:
+            sign = _sign(held.seq, digest(held.payload), answer)
+            if sign is not None:
+                await self._restart_behind_the_queue(sign)
+                return NewEngineLife
+        restarted = anchor is not None and await self._weigh_anchor(anchor, answer)
+        if restarted and held is not None:
+            return NewEngineLife
+        self._take_all([record for record in answer.records if held is None or record.seq > held.seq])
+        if answer.contradicted:
+            await self._restart_behind_the_queue(RestartSign.OTHER_BYTES)
+            return NewEngineLife
+        if not answer.complete:
+            return NoAnswer
+        return NewEngineLife if restarted else Confirmed
+
+    async def _weigh_anchor(self, anchor: Anchor, answer: ReplayAnswer) -> bool:
+        """Whether the answer is of another life than the anchor; an incomplete one may leave that open."""
+        sign = _sign(anchor.seq, anchor.digest, answer)
+        if sign is None and not any(record.seq == anchor.seq for record in answer.records):
+            return False
+        self._position.anchor = None
+        if sign is None:
+            self.continuity = Continuity.SAME
+            return False
+        if not sign.proven:
+            # What lies between was told as lost when it was passed; nothing more can be known.
+            self.continuity = Continuity.UNKNOWABLE
+            return False
+        self.continuity = Continuity.OTHER
+        await self._restart_behind_the_queue(sign, anchor.seq)
+        return True
+
+    async def _take_queue(self, limit: int, deadline_s: float) -> None:
+        """Place what the subscription holds, at most `limit` messages."""
+        loop = asyncio.get_running_loop()
+        subscriber = self._subscribe()
+        for number in range(limit):
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return
+            try:
+                frames = await subscriber.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            try:
+                topic, seq, payload = decode_frames(frames)
+            except DecodeError:
+                self._unreadable(frames)
+                continue
+            if len(frames) != 3 or seq == END_SEQ:
+                self._unreadable(frames)
+            elif self._is_ours(topic):
+                # What is taken must be placed, so its hole gets some time in any case.
+                repair_s = min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S))
+                await self._accept(EngineMessage(topic, seq, payload), repair_s)
+
+    def _unreadable(self, frames: list[bytes]) -> None:
+        self._items.append(UnreadableFrames(len(frames)))
+
+    async def _accept(self, message: EngineMessage, timeout_s: float) -> None:
         """Place one published message, repairing the hole before it if there is one."""
-        items: list[SourceItem] = []
         match self._position.sight(message):
             case Sighting.KNOWN:
-                return items
+                self._late_seq = -1
+                return
             case Sighting.NEXT:
-                return self._take_all((message,))
+                self._take_all((message,))
+                return
             case Sighting.RESTARTED:
-                items.append(self._restart(RestartSign.SEQ_REUSED))
+                self._restart(RestartSign.SEQ_REUSED)
+            case Sighting.UNREMEMBERED:
+                if await self._overtaken(message, timeout_s):
+                    self._late_seq = message.seq
+                    return
             case Sighting.AHEAD:
                 pass
-        if message.seq > self._position.next_seq:
-            items.extend(await self._repair())
-            if self._position.newest is None and items and isinstance(items[-1], EngineRestarted):
-                # The repair found another life: take its history, then see what this message is in it.
-                items.extend(await self._repair())
+        if message.seq > self._position.next_seq and await self._repair(timeout_s) is NewEngineLife:
+            # The repair found another life: take its history, then see what this message is in it.
+            await self._repair(timeout_s)
         if self._position.sight(message) in {Sighting.NEXT, Sighting.AHEAD}:
-            items.extend(self._take_all((message,)))
-        return items
+            if message.seq > self._position.next_seq:
+                self._position.doubt()
+            self._take_all((message,))
 
-    async def _repair(self) -> tuple[SourceItem, ...]:
+    async def _overtaken(self, message: EngineMessage, timeout_s: float) -> bool:
+        """Whether a message below our newest one is of the same life: a replay was faster, and has told it as
+        lost. If it isn't, all that was held is void."""
+        if message.seq == self._late_seq + 1 and self._late_seq >= 0:
+            return True
+        outcome = await self._repair(timeout_s)
+        if outcome is Confirmed and self._position.sight(message) is Sighting.UNREMEMBERED:
+            return True
+        if outcome is not NewEngineLife:
+            self._restart(RestartSign.OLD_NUMBER)
+        return False
+
+    async def _repair(self, timeout_s: float) -> type[Confirmed | NewEngineLife | NoAnswer]:
         """Fill up by replay, unless the engine's replay was silent a short while ago."""
         loop = asyncio.get_running_loop()
         if self._replay is None or loop.time() < self._repair_from_s:
-            return ()
-        outcome = await self.confirm(self._repair_timeout_s)
-        if isinstance(outcome, NoAnswer):
+            return NoAnswer
+        outcome = await self._ask(timeout_s)
+        if outcome is NoAnswer:
             self._repair_from_s = loop.time() + self._repair_pause_s
-        return outcome.items
+        return outcome
 
-    def _take_all(self, records: tuple[EngineMessage, ...]) -> list[SourceItem]:
-        items: list[SourceItem] = []
+    def _take_all(self, records: Sequence[EngineMessage]) -> None:
         for record in records:
             if record.seq > self._position.next_seq:
-                items.append(MessagesLost(self._position.next_seq, record.seq - 1))
+                self._items.append(MessagesLost(self._position.next_seq, record.seq - 1))
             self._position.take(record)
-            items.append(record)
+            self._items.append(record)
+
+    def _hand_out(self) -> list[SourceItem]:
+        items, self._items = self._items, []
         return items
 
-    def _restart(self, sign: RestartSign) -> EngineRestarted:
+    def _restart(self, sign: RestartSign, last_seq: int | None = None) -> None:
         newest = self._position.newest
         self._position.reset()
-        return EngineRestarted(sign, None if newest is None else newest.seq)
+        self._late_seq = -1
+        self._items.append(EngineRestarted(sign, last_seq if newest is None else newest.seq))
 
-    async def _restart_behind_the_queue(self, sign: RestartSign) -> EngineRestarted:
+    async def _restart_behind_the_queue(self, sign: RestartSign, last_seq: int | None = None) -> None:
         """As `_restart`, when replay told it: what the subscription still holds may be the old life's.
 
         The new life's part of it comes again by replay, as the position is 0 now.
         """
         subscriber = self._subscribe()
-        with contextlib.suppress(zmq.Again):
+        try:
             for _ in range(_QUEUE_MESSAGES):
                 await subscriber.recv_multipart(zmq.NOBLOCK)
-        return self._restart(sign)
+        except zmq.Again:
+            pass
+        finally:
+            self._restart(sign, last_seq)
 
-    def _is_ours(self, topic: str, items: list[SourceItem]) -> bool:
+    def _is_ours(self, topic: str) -> bool:
         if self.topic is None:
             self.topic = topic
         if topic == self.topic:
             return True
         if topic not in self._foreign and len(self._foreign) < 64:
             self._foreign.add(topic)
-            items.append(ForeignTopic(topic))
+            self._items.append(ForeignTopic(topic))
         return False
 
     def _subscribe(self) -> zmq.asyncio.Socket:
@@ -296,19 +417,21 @@ class ZmqSource:
             socket.set(zmq.HEARTBEAT_IVL, 5000)
             socket.set(zmq.HEARTBEAT_TIMEOUT, 15_000)
             socket.subscribe((self.topic or "").encode())
+            self._subscriber = socket
             if "*" in self.endpoint:
                 host = "*" if self._bind_all_interfaces else "127.0.0.1"
                 socket.bind(self.endpoint.replace("*", host, 1))
             else:
                 socket.connect(self.endpoint)
-            self._subscriber = socket
         return self._subscriber
 
 
-def _restart_sign(held: EngineMessage, answer: ReplayAnswer) -> RestartSign | None:
-    if not answer.records:
-        return RestartSign.NO_RECORD if answer.complete else None
-    first = answer.records[0]
-    if first.seq != held.seq:
+def _sign(seq: int, known: bytes, answer: ReplayAnswer) -> RestartSign | None:
+    """What the answer says of a record that we hold by number and digest; None: that it is the engine's, or
+    nothing, as the answer is incomplete."""
+    for record in answer.records:
+        if record.seq == seq:
+            return None if digest(record.payload) == known else RestartSign.OTHER_BYTES
+    if answer.records and answer.records[0].seq > seq:
         return RestartSign.HISTORY_CUT
-    return None if first.payload == held.payload else RestartSign.OTHER_BYTES
+    return RestartSign.NO_RECORD if answer.complete else None

@@ -38,10 +38,10 @@ def test_repeat_is_known_and_other_bytes_are_a_restart() -> None:
     assert position.sight(message(0, b"other")) is Sighting.RESTARTED
 
 
-def test_number_too_old_to_remember_is_a_restart() -> None:
+def test_number_too_old_to_remember_may_be_a_restart_or_late() -> None:
     position = position_at(20, remembered=10)
     assert position.sight(message(11)) is Sighting.KNOWN
-    assert position.sight(message(10)) is Sighting.RESTARTED
+    assert position.sight(message(10)) is Sighting.UNREMEMBERED
 
 
 def test_reset_forgets_the_life() -> None:

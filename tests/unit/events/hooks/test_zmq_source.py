@@ -12,11 +12,13 @@ import zmq
 import zmq.asyncio
 
 from events.hooks.engine_event import BlockStored
-from events.hooks.engine_position import EngineMessage
+from events.hooks.engine_position import Anchor, EngineMessage, digest
 from events.hooks.replay import ReplayClient
 from events.hooks.vllm import decode_batch
 from events.hooks.zmq_source import (
     Confirmed,
+    Continuity,
+    EngineAddressError,
     EngineRestarted,
     ForeignTopic,
     MessagesLost,
@@ -56,6 +58,23 @@ async def joined(source: ZmqSource, engine: FakeEngine) -> None:
         while not await source.receive(0.02):
             await engine.clear()
     assert isinstance(await source.confirm(LONG_S), Confirmed)
+
+
+async def until_live(source: ZmqSource, engine: FakeEngine) -> None:
+    """Wait until a message comes by subscription alone."""
+    async with asyncio.timeout(LONG_S):
+        while not any(isinstance(item, EngineMessage) for item in await source.receive(0.02)):
+            await engine.clear()
+
+
+async def arrived(source: ZmqSource) -> None:
+    """Wait until what was published is in the subscription's queue; nothing is taken."""
+    assert source._subscriber is not None
+    async with asyncio.timeout(LONG_S):
+        while not await source._subscriber.poll(10):
+            pass
+    # The rest of a burst follows on the same connection.
+    await asyncio.sleep(0.1)
 
 
 async def publish(engine: FakeEngine, count: int) -> None:
@@ -149,15 +168,60 @@ async def test_message_that_vanished_everywhere_is_reported_lost_in_its_place() 
 
 
 async def test_history_older_than_the_engines_buffer_is_reported_lost() -> None:
-    async with (
-        FakeEngine(buffer_steps=4) as engine,
-        ZmqSource(engine.endpoint, engine.replay_endpoint) as source,
-    ):
+    async with FakeEngine(buffer_steps=4) as engine:
         await publish(engine, 10)
-        confirmed = await source.confirm(LONG_S)
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            confirmed = await source.confirm(LONG_S)
         assert isinstance(confirmed, Confirmed)
         assert confirmed.items[0] == MessagesLost(0, 5)
         assert seqs(confirmed.items[1:]) == [6, 7, 8, 9]
+
+
+async def test_what_the_subscription_holds_is_taken_before_a_short_buffer_is_asked() -> None:
+    async with (
+        FakeEngine(buffer_steps=10) as engine,
+        ZmqSource(engine.endpoint, engine.replay_endpoint) as source,
+    ):
+        await joined(source, engine)
+        start = engine.next_seq
+        await publish(engine, 60)
+        await arrived(source)
+        confirmed = await source.confirm(LONG_S)
+        assert isinstance(confirmed, Confirmed)
+        assert seqs(confirmed.items) == list(range(start, start + 60))
+
+
+async def test_a_message_that_a_replay_overtook_is_no_restart() -> None:
+    async with FakeEngine(buffer_steps=4) as engine:
+        await publish(engine, 10)
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            assert isinstance(await source.confirm(LONG_S), Confirmed)
+            async with asyncio.timeout(LONG_S):
+                late: list[SourceItem] = []
+                while not late:
+                    # As if they had been on their way while the engine's buffer was read.
+                    for seq in (3, 4, 5):
+                        await engine._pub.send_multipart(  # type: ignore[union-attr]
+                            [engine.topic.encode(), struct.pack(">Q", seq), b"late"]
+                        )
+                    await engine.store(tokens(50))
+                    late = await source.receive(0.05)
+            assert not [item for item in late if isinstance(item, EngineRestarted)]
+            assert isinstance(await source.confirm(LONG_S), Confirmed)
+
+
+async def test_an_old_number_of_another_life_is_a_restart() -> None:
+    async with FakeEngine(buffer_steps=4) as engine:
+        await publish(engine, 10)
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            assert isinstance(await source.confirm(LONG_S), Confirmed)
+            await engine.restart()
+            async with asyncio.timeout(LONG_S):
+                items: list[SourceItem] = []
+                while not items:
+                    await engine.store(tokens(50))
+                    items = await source.receive(0.05)
+            assert items[0] == EngineRestarted(RestartSign.NO_RECORD, 9)
 
 
 async def test_buffer_that_ran_past_our_record_is_never_confirmed() -> None:
@@ -231,17 +295,171 @@ async def test_restart_that_ran_ahead_while_we_were_away_is_no_gap() -> None:
         assert len(numbers) >= held + 6
 
 
+async def test_a_restart_behind_a_loss_that_nobody_could_fill_shows_once_replay_answers() -> None:
+    async with (
+        FakeEngine() as engine,
+        ZmqSource(engine.endpoint, engine.replay_endpoint, repair_timeout_s=0.2) as source,
+    ):
+        await joined(source, engine)
+        held = engine.next_seq - 1
+        await engine.restart()
+        engine.faults.silent_replay = True
+        engine.faults.drop_publications = held + 4
+        await publish(engine, held + 4)
+        async with asyncio.timeout(LONG_S):
+            items: list[SourceItem] = []
+            while not items:
+                await engine.store(tokens(99))
+                items = await source.receive(0.05)
+        assert items[0] == MessagesLost(held + 1, items[1].seq - 1)  # type: ignore[union-attr]
+        engine.faults.silent_replay = False
+        outcome = await source.confirm(LONG_S)
+        assert isinstance(outcome, NewEngineLife)
+        assert [item for item in outcome.items if isinstance(item, EngineRestarted)] == [
+            EngineRestarted(RestartSign.OTHER_BYTES, items[-1].seq)  # type: ignore[union-attr]
+        ]
+        after = await source.confirm(LONG_S)
+        assert isinstance(after, Confirmed)
+        assert seqs(after.items) == list(range(engine.next_seq))
+
+
+async def test_a_loss_within_one_life_is_no_restart_once_replay_answers() -> None:
+    async with (
+        FakeEngine() as engine,
+        ZmqSource(engine.endpoint, engine.replay_endpoint, repair_timeout_s=0.2) as source,
+    ):
+        await joined(source, engine)
+        engine.faults.silent_replay = True
+        engine.faults.drop_publications = 2
+        await publish(engine, 3)
+        items = await receive_until(source, lambda items: len(items) >= 2)
+        assert isinstance(items[0], MessagesLost)
+        engine.faults.silent_replay = False
+        assert await source.confirm(LONG_S) == Confirmed(engine.next_seq - 1, ())
+        asked = engine.replay_questions[-1]
+        assert asked < engine.next_seq - 1
+        assert isinstance(await source.confirm(LONG_S), Confirmed)
+        assert engine.replay_questions[-1] == engine.next_seq - 1
+
+
+@pytest.mark.parametrize("buffer_steps", [1_000, 4])
+async def test_a_reader_that_comes_back_knows_whether_it_is_the_same_life(buffer_steps: int) -> None:
+    async with FakeEngine(buffer_steps=buffer_steps) as engine:
+        await publish(engine, 3)
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            await source.confirm(LONG_S)
+            assert source.newest is not None
+            anchor = Anchor(source.newest.seq, digest(source.newest.payload))
+        await publish(engine, 5)
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            source.resume(anchor)
+            assert isinstance(await source.confirm(LONG_S), Confirmed)
+            same = Continuity.SAME if buffer_steps > 8 else Continuity.UNKNOWABLE
+            assert source.continuity is same
+        await engine.restart()
+        for count in (0, 12):
+            async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+                source.resume(anchor)
+                outcome = await source.confirm(LONG_S)
+                if buffer_steps > 8 or count == 0:
+                    assert source.continuity is Continuity.OTHER
+                    assert isinstance(outcome, NewEngineLife)
+                    assert isinstance(outcome.items[0], EngineRestarted)
+                    assert seqs(outcome.items[1:]) == list(range(engine.next_seq))
+                else:
+                    assert source.continuity is Continuity.UNKNOWABLE
+            await publish(engine, 12)
+
+
+async def test_a_burst_of_three_hundred_lost_messages_is_replayed_in_order() -> None:
+    async with FakeEngine() as engine, ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+        await joined(source, engine)
+        start = engine.next_seq
+        engine.faults.drop_publications = 300
+        await publish(engine, 301)
+        items = await receive_until(source, lambda items: len(items) >= 301)
+        assert seqs(items) == list(range(start, start + 301))
+
+
+async def test_an_answer_is_bounded_and_the_rest_is_another_questions() -> None:
+    async with FakeEngine() as engine:
+        await publish(engine, 40)
+        context = zmq.asyncio.Context()
+        async with ReplayClient(engine.replay_endpoint, context=context, max_records=16) as client:
+            first = await client.ask(0, LONG_S)
+            rest = await client.ask(30, LONG_S)
+        async with ReplayClient(engine.replay_endpoint, context=context, max_bytes=1_000) as client:
+            small = await client.ask(0, LONG_S)
+        context.term()
+        assert not first.complete
+        assert [record.seq for record in first.records] == list(range(16))
+        assert rest.complete
+        assert not small.complete
+        assert 1_000 <= sum(len(record.payload) for record in small.records) < 3_000
+
+
+async def test_a_replay_peer_that_accepts_and_never_answers_costs_only_the_time_out() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with FakeEngine() as engine, ZmqSource(engine.endpoint, f"tcp://127.0.0.1:{port}") as source:
+        started = time.monotonic()
+        for _ in range(3):
+            assert await source.confirm(0.2) == NoAnswer(())
+        assert time.monotonic() - started < 2.0
+        await until_live(source, engine)
+    for writer in accepted:
+        writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_name_that_does_not_resolve_stops_neither_the_live_stream_nor_the_end() -> None:
+    async with FakeEngine() as engine:
+        async with ZmqSource(engine.endpoint, "tcp://nobody.invalid:5558") as source:
+            assert await source.confirm(0.2) == NoAnswer(())
+            await until_live(source, engine)
+            started = time.monotonic()
+        assert time.monotonic() - started < 1.0
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://", "nonsense", "tcp://127.0.0.1:port"])
+async def test_an_address_that_is_none_is_named_at_once(endpoint: str) -> None:
+    for source in (ZmqSource(endpoint), ZmqSource("tcp://127.0.0.1:5557", endpoint)):
+        with pytest.raises(EngineAddressError, match="is no address"):
+            async with source:
+                pass
+
+
+async def test_a_cancelled_call_loses_nothing() -> None:
+    async with FakeEngine() as engine, ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+        await joined(source, engine)
+        start = engine.next_seq
+        await publish(engine, 3)
+        await arrived(source)
+        engine.faults.silent_replay = True
+        confirming = asyncio.create_task(source.confirm(LONG_S))
+        asked = len(engine.replay_questions)
+        async with asyncio.timeout(LONG_S):
+            while len(engine.replay_questions) == asked:
+                await asyncio.sleep(0.01)
+        confirming.cancel()
+        await asyncio.gather(confirming, return_exceptions=True)
+        assert seqs(await source.receive(0)) == [start, start + 1, start + 2]
+
+
 async def test_silent_replay_gives_no_answer_in_bounded_time() -> None:
     async with FakeEngine() as engine, ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
         await publish(engine, 2)
         engine.faults.silent_replay = True
         started = time.monotonic()
-        assert await source.confirm(0.3) == NoAnswer(())
+        silent = await source.confirm(0.3)
+        assert isinstance(silent, NoAnswer)
         assert time.monotonic() - started < 2.0
         engine.faults.silent_replay = False
         confirmed = await source.confirm(LONG_S)
         assert isinstance(confirmed, Confirmed)
-        assert seqs(confirmed.items) == [0, 1]
+        assert seqs((*silent.items, *confirmed.items)) == [0, 1]
 
 
 async def test_silent_replay_never_stops_the_live_stream() -> None:
@@ -352,7 +570,10 @@ async def test_late_answer_to_an_old_question_is_not_taken_for_a_new_one() -> No
     port = router.bind_to_random_port("tcp://127.0.0.1")
     async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client:
         assert not (await client.ask(0, 0.2)).complete
+        # Asked again at half time, by another connection.
+        first_client = (await router.recv_multipart())[0]
         old_client = (await router.recv_multipart())[0]
+        assert first_client != old_client
         asked = asyncio.create_task(client.ask(7, LONG_S))
         new_client, _delimiter, start = await router.recv_multipart()
         assert start == struct.pack(">Q", 7)
