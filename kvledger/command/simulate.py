@@ -28,38 +28,76 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    workers: Annotated[int, typer.Option(min=1, max=64, help="simulated workers")] = 4,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="simulated workers [default: 4; 2 with faults]")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Mooncake's JSON lines or the run-length form; default: generated")
     ] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="stop after so many; default: all")] = None,
     rate: Annotated[float, typer.Option(min=0, help="requests a second; 0: as fast as it goes")] = 20.0,
-    capacity: Annotated[int, typer.Option(min=64, help="blocks in each worker's pool")] = 2000,
+    capacity: Annotated[
+        int | None, typer.Option(min=64, help="blocks in each rank's pool [default: 2000; 600 with faults]")
+    ] = None,
     bound: Annotated[
-        float, typer.Option(min=0, help="staleness bound of its lookups, in milliseconds")
-    ] = 1000,
+        float | None,
+        typer.Option(min=0, help="staleness bound of its lookups in ms [default: 1000; 500 with faults]"),
+    ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="keep the workers up after the last request")] = False,
-    seed: Annotated[int, typer.Option(help="of the generated workload")] = 1,
+    seed: Annotated[int, typer.Option(help="of the generated workload, and of the faults' schedule")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="end with one line of JSON on stdout")] = False,
+    ranks: Annotated[int, typer.Option(min=1, max=16, help="data-parallel ranks of each worker")] = 1,
+    tiers: Annotated[str, typer.Option(help="gpu, or gpu,cpu with an offloading connector")] = "gpu",
+    attachment: Annotated[
+        str | None,
+        typer.Option(
+            help="direct: fed in this process; bridge: over ZMQ, as vLLM is [default: bridge with faults]"
+        ),
+    ] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="strike with it; may be given repeatedly")] = None,
+    seeds: Annotated[str | None, typer.Option(help="one trial each, such as 1-10; instead of --seed")] = None,
+    duration: Annotated[float, typer.Option(min=1, help="seconds that a trial strikes, at least")] = 8.0,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="the ten faults of a release, each under --seeds (default 1-10)")
+    ] = False,
+    list_faults: Annotated[bool, typer.Option("--list-faults", help="name all faults and end")] = False,
 ) -> None:
     """Run simulated workers against the running stack, each request routed by a real lookup.
 
     Until the trace ends or Ctrl-C; then every stream is closed. While it runs, ask the lookup service, look
-    at the SQL views, delete a tenant. Exit code 1 if an answer was wrong and unflagged.
+    at the SQL views, delete a tenant. With --fault, --seeds or --matrix it is a trial: faults strike, every
+    answer, refusal and exclusion is judged, and at the end the log must be what the engines hold. Exit code 1
+    if an answer was wrong and unflagged, or a trial found any violation.
 
     Example: kvledger simulate --workers 4 --rate 20 --stay
+
+    Example: kvledger simulate --fault hook-killed --seeds 1-3
     """
     from rich.console import Console
 
+    from kvledger.command import trial
     from kvledger.demonstration.run import log_to_file
-    from kvledger.simulate.fleet_plan import FleetPlan
 
-    source, total, tenants = _source(trace, requests, seed)
+    console = Console(stderr=as_json, highlight=False)
+    if list_faults:
+        trial.list_faults()
+        return
+    tried = matrix or bool(fault) or seeds is not None
+    plan = trial.plan_of(workers, ranks, tiers, attachment or ("bridge" if tried else "direct"), capacity)
     settings = load_settings()
     log_to_file(settings.home, "simulate")
-    console = Console(stderr=as_json, highlight=False)
-    plan = FleetPlan(workers=workers, capacity_blocks=capacity)
-    counts = asyncio.run(_run(settings, plan, source, total, tenants, rate or None, bound, stay, console))
+    if tried:
+        if trace is not None or stay:
+            raise CommandError("--trace and --stay don't go with --fault, --seeds or --matrix")
+        asked = trial.Asked(
+            tuple(fault or ()), seeds, seed, duration, requests, min(rate, 50.0) or 50.0, bound, matrix
+        )
+        trial.run(settings, plan, asked, console, as_json=as_json)
+        return
+    source, total, tenants = _source(trace, requests, seed)
+    counts = asyncio.run(
+        _run(settings, plan, source, total, tenants, rate or None, bound or 1000.0, stay, console)
+    )
     if as_json:
         typer.echo(json.dumps(counts))
     if counts["wrong_unflagged"]:
@@ -105,7 +143,7 @@ async def _run(
     rest = RestClient(url, connections=4)
 
     async def work() -> dict[str, int | float]:
-        await _require_service(rest, url)
+        await require_service(rest, url)
         async with running_fleet(settings, plan, tenants) as fleet:
             asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
             stage = Stage(console)
@@ -141,7 +179,8 @@ async def _run(
         await rest.close()
 
 
-async def _require_service(rest: RestClient, url: str) -> None:
+async def require_service(rest: RestClient, url: str) -> None:
+    """Raises CommandError unless the lookup service answers and is ready."""
     from kvledger.simulate.rest import RestError
 
     try:

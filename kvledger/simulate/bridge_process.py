@@ -16,7 +16,6 @@ from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
-from events.ids import Basis
 from events.kafka.connection import KafkaConnection
 from events.keyring import KeyRing
 from events.model.signal import Load
@@ -156,10 +155,10 @@ class _Vouching:
         self.oldest_running = bridge.oldest_running
 
     async def confirm(self, timeout_s: float) -> Confirmation:
-        """What was published before the question is confirmed."""
+        """What was published before the question is confirmed, as far as this basis goes."""
         asked_ns = self._truth.now_ns()
         answer = await self._bridge.confirm(timeout_s)
-        if isinstance(answer, Confirmed) and answer.basis is not Basis.UNCONFIRMED:
+        if isinstance(answer, Confirmed):
             self._confirmed_ns = asked_ns
         return answer
 

@@ -69,15 +69,17 @@ class _Trial:
         ends_s = loop.time() + self.duration_s
         await asyncio.sleep(scenario.warm_up_s)
         faults = scenario.make_faults()
+        struck = 0
         while faults:
             for fault in faults:
+                struck += 1
                 try:
                     self.strikes.append(await fault.strike(self.arena))
                 except UnrepairedError as error:
                     self.arena.journal.append(str(error))
                     self.unrepaired.append(str(error))
                 await asyncio.sleep(scenario.pause_s * rng.uniform(0.5, 1.5))
-                if loop.time() >= ends_s and self.requests is None and len(self.strikes) >= len(faults):
+                if loop.time() >= ends_s and self.requests is None and struck >= len(faults):
                     return
         await asyncio.sleep(max(0.0, ends_s - loop.time()))
 

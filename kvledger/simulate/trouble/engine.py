@@ -19,14 +19,13 @@ async def engine_restart(arena: Arena, probe: Probe) -> str:
     down_s = arena.rng.uniform(*DOWN_S)
     if probe.worker.publisher is None:
         await arena.fleet.restart(probe.worker)
-        return "restarted"
+        return "restarted, its end attested"
     await probe.worker.restart(down_s)
     return f"down for {down_s:.2f} s"
 
 
 async def restart_with_loss(arena: Arena, probe: Probe) -> str:
-    """The same, and the first that the new life says is lost; at times it is past the old life's number
-    before anybody hears of it."""
+    """A restart whose first steps are lost, at times past the old life's number before anybody hears of it."""
     worker, publisher = probe.worker, publisher_of(probe)
     before = worker.engine.next_seq
     overtakes = before <= OVERTAKEN_AT_MOST and arena.rng.random() < 0.5

@@ -26,12 +26,14 @@ _content = count(FIRST_CONTENT)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one lookup said of one worker rank. `matched` None: no entry in `matches`. `why` says in a word
-    why it isn't credited; `end_ns` is the lookup's end on the truth's clock."""
+    """What one lookup said of one worker rank. `matched` None: it is excluded, or nothing was answered. `why`
+    says why in a word. `uncertain`: every rank asked about was within the bound, and still the answer calls
+    itself incomplete. Stamps are of the truth's clock."""
 
     matched: int | None
     why: str
     complete: bool
+    uncertain: bool
     staleness_ms: float | None
     start_ns: int
     end_ns: int
@@ -67,26 +69,29 @@ class Probe:
             )
             document = reply.json()
         except RestError as error:
-            return Seen(None, str(error), False, None, start_ns, now_ns())
+            return Seen(None, str(error), False, False, None, start_ns, now_ns())
         end_ns = now_ns()
         if reply.status != 200:
             lagging = [entry for entry in document.get("lagging", ()) if self._mine(entry)]
             why = lagging[0].get("reason", "") if lagging else ""
-            return Seen(None, why or f"status {reply.status}", False, None, start_ns, end_ns)
+            return Seen(None, why or f"status {reply.status}", False, False, None, start_ns, end_ns)
+        complete, coverage = document["complete"], document["coverage"]
+        uncertain = not complete and coverage["included"] == coverage["eligible"]
         for match in document["matches"]:
             if self._mine(match):
                 return Seen(
                     match["matched_blocks"],
                     "",
-                    document["complete"],
+                    complete,
+                    uncertain,
                     match["staleness_ms"],
                     start_ns,
                     end_ns,
                 )
         for entry in document["excluded"]:
             if self._mine(entry):
-                return Seen(None, entry["reason"], document["complete"], None, start_ns, end_ns)
-        return Seen(0, "no match", document["complete"], document["staleness_ms"], start_ns, end_ns)
+                return Seen(None, entry["reason"], complete, uncertain, None, start_ns, end_ns)
+        return Seen(0, "no match", complete, uncertain, document["staleness_ms"], start_ns, end_ns)
 
     async def credited(self, fault: str, *, within_s: float) -> int:
         """Waits until a prompt that the engine computes anew is credited whole; when that was (ns).
@@ -109,15 +114,15 @@ class Probe:
         last = "the engine served nothing" if seen is None else f"last answer: {seen.matched} {seen.why}"
         raise UnrepairedError(fault, self.worker.name, within_s, last)
 
-    async def left_out(self, *, within_s: float) -> Seen | None:
-        """Waits until the worker is excluded, or an answer about it says that it isn't complete; None if it
-        is still answered for as if nothing had happened."""
+    async def left_out(self, *, within_s: float, uncertain: bool) -> Seen | None:
+        """Waits until the worker is excluded, or with `uncertain` until an answer within the bound says that
+        it isn't complete; None if it is still answered for as if nothing had happened."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
         prompt = fresh_prompt(self.arena)
         while loop.time() < deadline_s:
             seen = await self.ask(prompt)
-            if seen.matched is None or not seen.complete:
+            if seen.uncertain if uncertain else seen.matched is None:
                 return seen
             await asyncio.sleep(ASK_EVERY_S)
         return None

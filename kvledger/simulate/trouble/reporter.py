@@ -13,8 +13,10 @@ CUT_RING_STEPS = 20
 
 
 async def hook_killed(arena: Arena, probe: Probe) -> str:
-    """The bridge dies without a word and another attaches to the living engines, at times when these can no
-    longer tell their whole history."""
+    """The bridge dies without a word and another attaches to the living engines.
+
+    At times these can no longer tell their whole history.
+    """
     fleet, name = arena.fleet, probe.worker.name
     cut = arena.rng.random() < 0.5
     usual = fleet.plan.ring_steps

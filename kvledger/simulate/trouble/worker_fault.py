@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from kvledger.simulate.fault import Arena, Strike, UnrepairedError
-from kvledger.simulate.trouble.probe import BOUND_MS, Probe
+from kvledger.simulate.prompt import Prompt
+from kvledger.simulate.trouble.probe import Probe, Seen
 
 REPAIR_WITHIN_S = 15.0
-LEFT_OUT_WITHIN_S = 5.0
+LEFT_OUT_WITHIN_S = 8.0
 
 Act = Callable[[Arena, Probe], Awaitable[str]]
 """Does the trouble until it is over, and says in a few words what it was."""
@@ -51,14 +52,15 @@ class WorkerFault:
         return Strike(self.name, worker.name, begun_ns, over_ns, max(repaired), detail)
 
 
-async def must_be_left_out(fault: str, probe: Probe) -> str:
-    """What cannot be known must show: the reason of its exclusion. Raises UnrepairedError if it doesn't."""
-    seen = await probe.left_out(within_s=LEFT_OUT_WITHIN_S)
+async def must_be_left_out(fault: str, probe: Probe, *, uncertain: bool = False) -> str:
+    """What cannot be known must show: the reason of its exclusion, or with `uncertain` that it is answered
+    for, but not completely. Raises UnrepairedError if it doesn't show."""
+    seen = await probe.left_out(within_s=LEFT_OUT_WITHIN_S, uncertain=uncertain)
     if seen is None:
         raise UnrepairedError(
             fault, probe.worker.name, LEFT_OUT_WITHIN_S, "it is answered for as if nothing had happened"
         )
-    return seen.why or "incomplete"
+    return "uncertain" if seen.uncertain else seen.why
 
 
 async def reset_whole(fault: str, probe: Probe) -> None:
@@ -72,14 +74,14 @@ async def reset_whole(fault: str, probe: Probe) -> None:
         worker.wake()
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + REPAIR_WITHIN_S
-    while True:
-        prompt = await probe.serve()
-        if prompt is not None:
-            seen = await probe.ask(prompt)
-            if seen.matched == len(prompt.keys) and seen.complete:
-                return
-        if loop.time() > deadline_s:
-            raise UnrepairedError(
-                fault, worker.name, REPAIR_WITHIN_S, f"incomplete {BOUND_MS:.0f} ms after a reset"
-            )
+    seen: Seen | None = None
+    prompt: Prompt | None = None
+    while loop.time() < deadline_s:
+        if prompt is None or worker.engine.match(prompt) < len(prompt.keys):
+            prompt = await probe.serve()
+            continue
+        seen = await probe.ask(prompt)
+        if seen.matched == len(prompt.keys) and seen.complete:
+            return
         await asyncio.sleep(0.1)
+    raise UnrepairedError(fault, worker.name, REPAIR_WITHIN_S, f"not whole after a reset: {seen}")
