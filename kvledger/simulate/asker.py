@@ -20,6 +20,7 @@ from router_client.wire import BINARY_TYPE, binary_query
 
 READER = "lookup-service"
 WHYS_KEPT = 5
+"""Of each outcome."""
 PROFILE_GRACE_MS = 5000.0
 TRANSIT_MS = 500.0
 """What a pulse may take through a broker on a machine that does everything else as well."""
@@ -177,7 +178,7 @@ class Asker:
         tally.wrong_flagged += outcome is Outcome.WRONG_FLAGGED
         tally.unjustified_refusals += outcome is Outcome.UNJUSTIFIED_REFUSAL
         tally.unjustified_exclusions += outcome is Outcome.UNJUSTIFIED_EXCLUSION
-        if len(tally.whys) < WHYS_KEPT:
+        if sum(why.startswith(outcome.value) for why in tally.whys) < WHYS_KEPT:
             since_s = (self._clock_ns() - self._began_ns) / 1e9
             tally.whys.append(f"{outcome.value} after {since_s:.1f} s: {verdict.why}")
 

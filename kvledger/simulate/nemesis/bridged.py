@@ -14,10 +14,12 @@ from pathlib import Path
 
 import zmq
 
+from kvledger.control import connection, wall_ms
 from kvledger.settings import Settings
 from kvledger.simulate.engine import SimEngine
 from kvledger.simulate.fleet import Fleet
 from kvledger.simulate.fleet_plan import MODEL, FleetPlan
+from kvledger.simulate.nemesis.pulse_watch import PulseWatch
 from kvledger.simulate.nemesis.rebalance import extra_process
 from kvledger.simulate.predecessor import ENDPOINT_SCHEME
 from kvledger.simulate.wire.publisher import Publisher
@@ -87,6 +89,15 @@ async def bridged_workers(settings: Settings, fleet: Fleet, count: int) -> Async
             fleet.tasks.append(asyncio.create_task(one.worker.run()))
             keepers.append(asyncio.create_task(_keep(settings, fleet, one, profile)))
             fleet.truth.enlist(one.name, 0, basis="published")
+            fleet.truth.vouch(one.name, 0, -1)
+        watch = PulseWatch(
+            connection(settings),
+            settings.partitions,
+            fleet.truth,
+            {one.name for one in made.workers},
+            wall_ms=wall_ms,
+        )
+        keepers.append(asyncio.create_task(watch.run()))
         yield made
 
 
