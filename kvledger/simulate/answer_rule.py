@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvledger.simulate.lookup import BASES, Credit, Lookup
-from kvledger.simulate.residency import longest_in, when_length
-from kvledger.simulate.truth import Truth, WorkerRank
+from kvledger.simulate.residency import Spans, longest_in, when_length
+from kvledger.simulate.truth import Truth
+from kvledger.simulate.vouch import WorkerRank
 
 NS_PER_MS = 1_000_000
 LEAVING = frozenset({"draining", "fenced", "unregistered", "closed", "superseded"})
@@ -101,24 +102,30 @@ class AnswerRule:
         self, lookup: Lookup, who: WorkerRank, lengths: Sequence[int], low_ns: int
     ) -> str | None:
         """`lengths` by cumulative tier, or the last one's alone."""
-        levels = self._truth.levels_of(who)[-len(lengths) :]
         window = [(low_ns, lookup.end_ns)]
-        spans, judged = window, None
-        for logs, length in zip(levels, lengths, strict=True):
-            if not logs:
-                spans = spans if length == 0 else []
-            elif (len(logs), length) != judged:
-                spans, judged = when_length(logs, lookup.chain, length, spans), (len(logs), length)
-            if not spans:
-                break
-        if spans:
-            return None
-        longest = longest_in(levels[-1], lookup.chain, window)
+        for process in (who, *self._truth.ghosts_of(who, low_ns)):
+            if self._had_lengths(process, lookup.chain, lengths, window):
+                return None
+        longest = longest_in(self._truth.levels_of(who)[-1], lookup.chain, window)
         if lengths[-1] <= longest and self._truth.was_hidden(lookup.tenant, low_ns, lookup.end_ns):
             self.excused = True
             return None
         told = lengths[0] if len(set(lengths)) == 1 else tuple(lengths)
         return f"{told} blocks were never the longest prefix in the window (at most {longest})"
+
+    def _had_lengths(
+        self, who: WorkerRank, chain: Sequence[int], lengths: Sequence[int], spans: Spans
+    ) -> bool:
+        """Whether all of them were true together at one instant."""
+        judged: tuple[int, int] | None = None
+        for logs, length in zip(self._truth.levels_of(who)[-len(lengths) :], lengths, strict=True):
+            if not logs:
+                spans = spans if length == 0 else []
+            elif (len(logs), length) != judged:
+                spans, judged = when_length(logs, chain, length, spans), (len(logs), length)
+            if not spans:
+                return False
+        return True
 
     def _unanswered(self, lookup: Lookup) -> Fault | None:
         answered = {c.worker for c in lookup.credits} | {e.worker for e in lookup.exclusions}
@@ -169,7 +176,7 @@ class AnswerRule:
         reads = self._reads.setdefault(name, _Reads())
         stale_ns = ns(credit.staleness_ms)
         index = bisect_right(reads.end_ns, lookup.start_ns)
-        behind = index > 0 and lookup.end_ns - stale_ns < reads.as_of_ns[index - 1]
+        behind = index > 0 and lookup.end_ns - stale_ns + ns(ROUNDING_MS) < reads.as_of_ns[index - 1]
         if reads.end_ns and lookup.end_ns < reads.end_ns[-1]:
             raise ValueError("lookups must be checked in the order in which they ended")
         newest = max(lookup.start_ns - stale_ns, reads.as_of_ns[-1] if reads.as_of_ns else 0)

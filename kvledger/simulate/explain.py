@@ -10,7 +10,8 @@ from typing import Any
 from kvledger.simulate.answer_rule import NS_PER_MS, ns
 from kvledger.simulate.lookup import Lookup, Verdict
 from kvledger.simulate.residency import ResidencyLog, when_length
-from kvledger.simulate.truth import TIERS, Truth, WorkerRank
+from kvledger.simulate.truth import TIERS, Truth
+from kvledger.simulate.vouch import WorkerRank
 
 AROUND_MS = 2000.0
 SHOWN = 40
@@ -125,7 +126,7 @@ def explain(truth: Truth, lookup: Lookup, verdict: Verdict) -> Explanation:
         changes=tuple(Change(ms(s), tier, at, stored) for s, tier, at, stored in changes[-SHOWN:]),
         lives=tuple((life, ms(at)) for life, at in (logs[0].lives[-3:] if logs else ())),
         pulses=tuple(
-            (ms(sent), ms(confirmed)) for sent, confirmed in truth.vouches_within(who, since_ns, until_ns)
+            (ms(sent), ms(confirmed)) for sent, confirmed in truth.vouches.within(who, since_ns, until_ns)
         )[-SHOWN:],
         disturbances=tuple(
             {

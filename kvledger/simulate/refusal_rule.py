@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kvledger.simulate.answer_rule import NS_PER_MS, ns
 from kvledger.simulate.lookup import BASES, Exclusion, Lookup, Outcome, Verdict
-from kvledger.simulate.truth import Truth, WorkerRank
+from kvledger.simulate.truth import Truth
+from kvledger.simulate.vouch import WorkerRank
 
 BROKEN = frozenset({"gap", "quarantined", "unregistered", "unopened"})
 """Reasons that only a fault explains, once a worker has been there for a while."""
@@ -111,7 +112,7 @@ class RefusalRule:
             return False
         if BASES.index(self._truth.basis_of(who)) > BASES.index(lookup.basis):
             return False
-        vouched_ns = self._truth.vouched_ns(who, lookup.start_ns - self._transit_ns)
+        vouched_ns = self._truth.vouches.confirmed_ns(who, lookup.start_ns - self._transit_ns)
         if vouched_ns is None:
             return False
         bound_ms = lookup.bound_ms
@@ -123,7 +124,7 @@ class RefusalRule:
 
     def _quiet(self, lookup: Lookup, who: WorkerRank) -> bool:
         """Whether a reader may have had no pulse of it for so long that it calls it silent."""
-        pulsed_ns = self._truth.pulsed_ns(who, lookup.start_ns - self._transit_ns)
+        pulsed_ns = self._truth.vouches.newest_ns(who, lookup.start_ns - self._transit_ns)
         return pulsed_ns is None or 0 <= pulsed_ns < lookup.end_ns - self._silent_ns
 
     def _low_ns(self, lookup: Lookup) -> int:
@@ -144,7 +145,7 @@ class RefusalRule:
         return max(1, math.ceil(wanted * eligible) if isinstance(wanted, float) else wanted)
 
     def _confirmed(self, lookup: Lookup, who: WorkerRank) -> str:
-        vouched_ns = self._truth.vouched_ns(who, lookup.start_ns)
+        vouched_ns = self._truth.vouches.confirmed_ns(who, lookup.start_ns)
         if vouched_ns is None:
             return "never"
         if vouched_ns < 0:

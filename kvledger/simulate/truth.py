@@ -6,25 +6,18 @@ that serves lookups ever sees it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kvledger.simulate.disturbance import EXCUSED_S, Disturbance, Disturbances, Period
 from kvledger.simulate.residency import ClockNs, ResidencyLog
+from kvledger.simulate.vouch import Vouches, WorkerRank
 
-WorkerRank = tuple[str, int]
 Journal = Callable[[str, Sequence[object], Sequence[int]], None]
 """Is told every change of the truth: (operation, arguments, the clock's readings for it)."""
 TIERS = ("gpu", "cpu", "disk", "remote")
 """In the order in which an answer adds them up."""
-
-
-@dataclass(slots=True)
-class _Vouches:
-    sent_ns: list[int] = field(default_factory=list)
-    confirmed_ns: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -46,6 +39,7 @@ class Truth:
     def __init__(self, clock_ns: ClockNs) -> None:
         self.residency: dict[WorkerRank, ResidencyLog] = {}
         self.disturbances = Disturbances()
+        self.vouches = Vouches()
         self.journal: Journal | None = None
         self._clock_ns = clock_ns
         self._tiers: dict[WorkerRank, dict[str, ResidencyLog]] = {}
@@ -53,8 +47,8 @@ class Truth:
         self._eligible: dict[WorkerRank, list[Period]] = {}
         self._basis: dict[WorkerRank, str] = {}
         self._draining: dict[WorkerRank, list[Period]] = {}
+        self._ghosts: dict[WorkerRank, list[tuple[str, int]]] = {}
         self._hidden: dict[str, list[Period]] = {}
-        self._vouches: dict[WorkerRank, _Vouches] = {}
 
     def now_ns(self) -> int:
         """The truth's clock, now."""
@@ -102,6 +96,24 @@ class Truth:
         """Fenced, closed or superseded: no longer eligible."""
         _close(self._eligible.get((worker, rank), []), self._now("retire", worker, rank))
 
+    def split(self, worker: str, rank: int = 0) -> ResidencyLog:
+        """Another process takes the worker's name now: its engine has the worker's log from here on and must
+        begin a life in it. What the old process goes on to do belongs into the log returned (and, for
+        another tier, into `log_of(name, rank, tier)` with the returned one's name from `ghosts_of`): an
+        answer that admits to be older than this instant may still be about that one."""
+        now = self._now("split", worker, rank)
+        who = (worker, rank)
+        ghosts = self._ghosts.setdefault(who, [])
+        name = f"{worker}~{len(ghosts) + 1}"
+        ghosts.append((name, now))
+        for tier, log in list(self._tiers.get(who, {}).items()):
+            self.log_of(name, rank, tier).load(log.dump())
+        return self.log_of(name, rank)
+
+    def ghosts_of(self, who: WorkerRank, low_ns: int) -> list[WorkerRank]:
+        """Former processes of the worker rank that lost its name at or after `low_ns`, as `residency` has them."""
+        return [(name, who[1]) for name, lost_ns in self._ghosts.get(who, ()) if lost_ns >= low_ns]
+
     def drain(self, worker: str, rank: int = 0) -> None:
         """A planned leave was, or is about to be, told: from now on it may be left out as draining."""
         self._draining.setdefault((worker, rank), []).append(Period(self._now("drain", worker, rank)))
@@ -137,12 +149,7 @@ class Truth:
 
     def vouch(self, worker: str, rank: int, confirmed_ns: int) -> None:
         """A hook sends a pulse now that confirms all that was made before `confirmed_ns`; -1: nothing."""
-        now = self._now("vouch", worker, rank, confirmed_ns)
-        vouches = self._vouches.setdefault((worker, rank), _Vouches())
-        vouches.sent_ns.append(now)
-        vouches.confirmed_ns.append(
-            max(confirmed_ns, vouches.confirmed_ns[-1] if vouches.confirmed_ns else -1)
-        )
+        self.vouches.add((worker, rank), self._now("vouch", worker, rank, confirmed_ns), confirmed_ns)
 
     def basis_of(self, who: WorkerRank) -> str:
         """The strongest word that the worker rank can give."""
@@ -164,10 +171,6 @@ class Truth:
         """Whether that one was eligible at every instant of [low, high]."""
         return any(p.covers(low_ns, high_ns) for p in self._eligible.get(who, ()))
 
-    def retired_by(self, who: WorkerRank, at_ns: int) -> bool:
-        """Whether that one has ever left before then."""
-        return any(p.end_ns is not None and p.end_ns <= at_ns for p in self._eligible.get(who, ()))
-
     def was_draining(self, who: WorkerRank, by_ns: int) -> bool:
         """Whether a planned leave was told by then."""
         return any(p.start_ns <= by_ns for p in self._draining.get(who, ()))
@@ -180,37 +183,12 @@ class Truth:
         """True if a deletion may have hidden the tenant at some instant of [low, high]."""
         return any(p.touches(low_ns, high_ns) for p in self._hidden.get(tenant, ()))
 
-    def vouched_ns(self, who: WorkerRank, sent_by_ns: int) -> int | None:
-        """The newest instant that pulses sent by then confirm: None if none did, -1 if none is logged."""
-        vouches = self._vouches.get(who)
-        if vouches is None:
-            return -1
-        index = bisect_right(vouches.sent_ns, sent_by_ns)
-        found = vouches.confirmed_ns[index - 1] if index else -1
-        return found if found >= 0 else None
-
-    def pulsed_ns(self, who: WorkerRank, by_ns: int) -> int | None:
-        """When the newest pulse before then was sent: None if none was, -1 if none is logged."""
-        vouches = self._vouches.get(who)
-        if vouches is None:
-            return -1
-        index = bisect_right(vouches.sent_ns, by_ns)
-        return vouches.sent_ns[index - 1] if index else None
-
-    def vouches_within(self, who: WorkerRank, low_ns: int, high_ns: int) -> list[tuple[int, int]]:
-        """(sent, confirmed) of the pulses sent within [low, high]."""
-        vouches = self._vouches.get(who, _Vouches())
-        first, last = bisect_left(vouches.sent_ns, low_ns), bisect_right(vouches.sent_ns, high_ns)
-        return list(zip(vouches.sent_ns[first:last], vouches.confirmed_ns[first:last], strict=True))
-
     def forget_before(self, at_ns: int) -> None:
         """Lets go of residency and pulses that no question on `at_ns` or later needs."""
         for tiers in self._tiers.values():
             for log in tiers.values():
                 log.forget_before(at_ns)
-        for vouches in self._vouches.values():
-            gone = max(0, bisect_right(vouches.sent_ns, at_ns) - 1)
-            del vouches.sent_ns[:gone], vouches.confirmed_ns[:gone]
+        self.vouches.forget_before(at_ns)
 
     def dump(self) -> dict[str, Any]:
         """All of it in JSON's types, for `load`."""
@@ -221,8 +199,9 @@ class Truth:
             "eligible": [[*who, _pairs(periods)] for who, periods in self._eligible.items()],
             "draining": [[*who, _pairs(periods)] for who, periods in self._draining.items()],
             "basis": [[*who, basis] for who, basis in self._basis.items()],
+            "ghosts": [[*who, ghosts] for who, ghosts in self._ghosts.items()],
             "hidden": [[tenant, _pairs(periods)] for tenant, periods in self._hidden.items()],
-            "vouches": [[*who, v.sent_ns, v.confirmed_ns] for who, v in self._vouches.items()],
+            "vouches": self.vouches.dump(),
             "disturbed": [
                 [d.worker, *_pairs([d.period]), d.excused_ns, d.kind] for d in self.disturbances.all
             ],
@@ -235,10 +214,12 @@ class Truth:
         for table, name in ((self._eligible, "eligible"), (self._draining, "draining")):
             table.update({(worker, rank): _periods(pairs) for worker, rank, pairs in dumped[name]})
         self._basis = {(worker, rank): basis for worker, rank, basis in dumped["basis"]}
-        self._hidden = {tenant: _periods(pairs) for tenant, pairs in dumped["hidden"]}
-        self._vouches = {
-            (worker, rank): _Vouches(sent, made) for worker, rank, sent, made in dumped["vouches"]
+        self._ghosts = {
+            (worker, rank): [(name, lost_ns) for name, lost_ns in ghosts]
+            for worker, rank, ghosts in dumped["ghosts"]
         }
+        self._hidden = {tenant: _periods(pairs) for tenant, pairs in dumped["hidden"]}
+        self.vouches.load(dumped["vouches"])
         self.disturbances.all = [
             Disturbance(worker, _periods([pair])[0], excused_ns, kind)
             for worker, pair, excused_ns, kind in dumped["disturbed"]
@@ -278,7 +259,7 @@ class Truth:
 _OF_LOGS = {"store": "store", "drop": "drop", "doubt": "doubt", "clear": "clear", "publish": "publish"} | {
     "life": "begin_life"
 }
-_OF_TRUTHS = {name: name for name in ("retire", "drain", "calm", "hide", "unhide", "vouch")} | {
+_OF_TRUTHS = {name: name for name in ("retire", "split", "drain", "calm", "hide", "unhide", "vouch")} | {
     "slow": "was_slow"
 }
 
