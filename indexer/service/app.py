@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from events.fold.registry import Registry
+from events.kafka.deadline import within
 from events.signing import verify
 from indexer.service import clock
 from indexer.service.beacon import BeaconWriter
@@ -23,21 +24,24 @@ from indexer.service.body import (
 )
 from indexer.service.canary import Canary
 from indexer.service.config import ServiceConfig
-from indexer.service.connection import ConnectionCounts
+from indexer.service.connection import ABORT, ConnectionCounts
 from indexer.service.directive import MAX_REMEMBERED, DirectiveDesk
 from indexer.service.feed import ViewFeed
 from indexer.service.lookup import LookupEndpoint
 from indexer.service.metric import Figures, Metrics
 from indexer.service.order import OrderDesk
+from indexer.service.peer import load_from_peers
 from indexer.service.plane import make_plane
 from indexer.service.scribe import Scribe
 from indexer.service.watch import WatchHub
+from indexer.store import Snapshot
 from router_client.problem import ProblemKind, problem
 from router_client.view import LocalView
 
 LOG = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 8.0
 CANARY_STOP_S = 1.0
+SEND_TIMEOUT_S = 30.0
 
 
 class LookupService:
@@ -59,6 +63,7 @@ class LookupService:
             monotonic_ns=monotonic_ns,
             wall_ms=wall_ms,
             load_snapshot=config.load_snapshot,
+            load_from_peers=self._from_peers if config.peers else None,
             snapshot_timeout_s=config.snapshot_timeout_s,
         )
         self.view = LocalView(
@@ -113,6 +118,12 @@ class LookupService:
             task.add_done_callback(self._ended)
             self._tasks.append(task)
 
+    async def _from_peers(self, topic: str) -> Snapshot:
+        config = self.config
+        return await load_from_peers(
+            config.peers, self.view.registry, topic, max_copies=config.limits.max_copies
+        )
+
     def close(self) -> None:
         """Ends what would go on for ever by itself; before connections are waited for. Idempotent."""
         self.watch.close("shutdown")
@@ -159,7 +170,11 @@ class LookupService:
         async def tracked(message: Message) -> None:
             nonlocal sent
             sent = True
-            await send(message)
+            try:
+                await within(send(message), SEND_TIMEOUT_S)
+            except TimeoutError:
+                scope.get("extensions", {}).get(ABORT, _nothing)()
+                raise DisconnectedError("the caller does not read") from None
 
         try:
             if self.failed.is_set():
@@ -175,7 +190,7 @@ class LookupService:
                 await self.watch.serve(scope, receive, tracked, self._endpoint.caller(scope))
             else:
                 body = await self._bodies.read(scope, receive, self.config.max_order_bytes)
-                await self._plane(scope, _replay(body), tracked)
+                await self._plane(scope, _replay(body, receive), tracked)
         except ProblemError as error:
             self.metrics.refused(error.document)
             await send_problem(send, error.document)
@@ -220,13 +235,18 @@ class LookupService:
                 return
 
 
-def _replay(body: bytes) -> Receive:
+def _nothing() -> None:
+    """A server without a way to cut a connection off."""
+
+
+def _replay(body: bytes, behind: Receive) -> Receive:
+    """The body that was read already, then what the server says next."""
     done = False
 
     async def receive() -> Message:
         nonlocal done
         if done:
-            return {"type": "http.disconnect"}
+            return await behind()
         done = True
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -13,6 +13,7 @@ from events.keyring import KeyRing
 from events.signing import Signer
 from indexer.service.connection import ConnectionLimits
 from indexer.service.credential import Credentials
+from indexer.service.peer import Peer
 from indexer.store import Snapshot
 from router_client.limit import ViewLimits
 
@@ -28,7 +29,8 @@ class ServiceConfig:
     """`reader` names this replica in its beacons and must be its own. `signers` holds the control key if this
     replica may write orders, and the enrolment key if it may have a `canary`.
     `load_snapshot` gives the index of a topic to start from (see
-    `indexer.store.Store.snapshot`); without it, or when it fails, the log is read from its start."""
+    `indexer.store.Store.snapshot`); without it, or when it fails, a snapshot of one of the `peers` is taken, and
+    without any the log is read from its start. `max_snapshots` are given to peers at a time."""
 
     connection: KafkaConnection
     keyring: KeyRing
@@ -47,6 +49,8 @@ class ServiceConfig:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_watchers: int = 64
     canary: bool = True
+    peers: tuple[Peer, ...] = ()
+    max_snapshots: int = 2
 
     def __post_init__(self) -> None:
         if not self.credentials.configured and not is_loopback(self.host):

@@ -55,10 +55,11 @@ class ViewFeed:
         monotonic_ns: Callable[[], int],
         wall_ms: Callable[[], int],
         load_snapshot: LoadSnapshot | None = None,
+        load_from_peers: LoadSnapshot | None = None,
         snapshot_timeout_s: float = 60.0,
     ) -> None:
         self.state = FeedState()
-        self._load_snapshot = load_snapshot
+        self._loaders = [load for load in (load_snapshot, load_from_peers) if load is not None]
         self._snapshot_timeout_s = snapshot_timeout_s
         self.control = ControlTail(connection, registry, monotonic_ns=monotonic_ns)
         self._connection = connection
@@ -125,18 +126,18 @@ class ViewFeed:
     async def _bootstrap(self) -> None:
         """Takes a snapshot of the index if there is one of this log. Whatever goes wrong costs time alone:
         the log has everything."""
-        view = self._fed()
-        if self._load_snapshot is None:
-            return
-        try:
-            async with asyncio.timeout(self._snapshot_timeout_s):
-                snapshot = await self._load_snapshot(self._connection.topic(EVENTS))
-        except (KvledgerError, TimeoutError) as error:
-            LOG.warning("no snapshot: %s", type(error).__name__, extra={"action": "snapshot_unavailable"})
-            return
-        if snapshot.log_id == view.registry.log and snapshot.positions:
-            view.restore(snapshot.states, snapshot.positions)
-            self.state.restored_copies = view.copies
+        view, topic = self._fed(), self._connection.topic(EVENTS)
+        for load in self._loaders:
+            try:
+                async with asyncio.timeout(self._snapshot_timeout_s):
+                    snapshot = await load(topic)
+            except (KvledgerError, TimeoutError) as error:
+                LOG.warning("no snapshot: %s", type(error).__name__, extra={"action": "snapshot_unavailable"})
+                continue
+            if snapshot.log_id == view.registry.log and snapshot.positions:
+                view.restore(snapshot.states, snapshot.positions)
+                self.state.restored_copies = view.copies
+                return
 
     async def _until_genesis(self) -> None:
         while True:

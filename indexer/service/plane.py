@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
 
-from events.ids import CANARY_WORKER
+from events.ids import CANARY_WORKER, Role
+from events.topic import EVENTS
 from indexer.service.body import ProblemError, fail, unreadable
 from indexer.service.canary import Canary
 from indexer.service.config import ServiceConfig
-from indexer.service.credential import CallerRole, Principal
+from indexer.service.credential import EVERY_DOMAIN, CallerRole, Principal
 from indexer.service.directive import DirectiveDesk, FenceBody, LimitBody
 from indexer.service.document import order_document, usage_document, worker_document
 from indexer.service.feed import ViewFeed
@@ -28,11 +32,13 @@ from indexer.service.order import (
     visible_to,
 )
 from indexer.service.refusal import as_response, refuse_with_problems
+from indexer.service.snapshot import write_snapshot
 from router_client.explain import Explanation, explain
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.view import LocalView
 from router_client.wire import JSON_TYPE, LookupRequest
 
+NO_STORE = {"Cache-Control": "no-store"}
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -115,6 +121,25 @@ def make_plane(
             "token": view.token(),
             "canary": canary.report(),
         }
+
+    giving = asyncio.Semaphore(config.max_snapshots)
+
+    @app.get("/v1/snapshot", response_class=StreamingResponse)
+    async def snapshot(request: Request) -> Response:
+        """The fold of every registered stream with its positions, as lines that another replica starts from;
+        format in `docs/lookup.md`. Signed by the control key."""
+        principal = caller(request, CallerRole.OPERATOR, CallerRole.ROUTER)
+        if principal.role is CallerRole.ROUTER and EVERY_DOMAIN not in principal.domains:
+            raise fail(ProblemKind.FORBIDDEN, "needs a grant for every domain")
+        signer = config.signers.get(Role.CONTROL)
+        if signer is None:
+            raise fail(ProblemKind.FORBIDDEN, "this replica has no control key to sign a snapshot with")
+        if feed.state.ends is None or not view.caught_up:
+            raise fail(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=1_000)
+        if giving.locked():
+            raise fail(ProblemKind.TOO_BUSY, f"{config.max_snapshots} snapshots", retry_after_ms=5_000)
+        lines = write_snapshot(view, config.connection.topic(EVENTS), signer)
+        return StreamingResponse(_one_of(giving, lines), media_type="application/x-ndjson", headers=NO_STORE)
 
     @app.get("/v1/domains")
     async def domains(request: Request) -> dict[str, Any]:
@@ -205,6 +230,12 @@ def make_plane(
         return receipt
 
     return app
+
+
+async def _one_of(giving: asyncio.Semaphore, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with giving:
+        async for line in lines:
+            yield line
 
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key")]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -14,6 +16,7 @@ from kvledger.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from indexer.service.config import ServiceConfig
+    from indexer.service.peer import Peer
 
 CREDENTIALS = "credentials.json"
 
@@ -36,6 +39,13 @@ def serve(
     replica: Annotated[
         str | None, typer.Option(help="Name in this replica's beacons; default: made up.")
     ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of another replica to start from where PostgreSQL can't be used; repeatable."),
+    ] = None,
+    peer_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token that the peers want.")
+    ] = None,
     canary: Annotated[
         bool,
         typer.Option(
@@ -47,8 +57,8 @@ def serve(
 ) -> None:
     """Answer lookups over REST from memory, kept up to date from Kafka.
 
-    Starts from PostgreSQL's snapshot of the index if there is one, else from the log's start; PostgreSQL is
-    not asked again. SIGTERM or Ctrl-C stops it in order.
+    Starts from PostgreSQL's snapshot of the index if there is one, else from a peer's, else from the log's
+    start; neither is asked again. SIGTERM or Ctrl-C stops it in order.
 
     Example: kvledger serve --port 8400
     """
@@ -63,6 +73,7 @@ def serve(
         config = make_config(
             settings, host=host, port=settings.lookup_port if port is None else port,
             credentials=credentials, replica=replica, canary=canary,
+            peers=read_peers(peer or (), peer_token_file),
         )  # fmt: skip
     except CredentialError as error:
         raise CommandError(
@@ -90,6 +101,31 @@ def serve(
         raise CommandError(str(error)) from error
 
 
+def read_peers(urls: Iterable[str], token_file: Path | None) -> tuple[Peer, ...]:
+    """The replicas to start from. Raises CommandError for an address or a file that can't be used."""
+    from indexer.service.peer import Peer
+
+    token = None
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise CommandError(
+                f"{token_file} can't be read ({type(error).__name__})",
+                advice="name a file that holds one bearer token",
+                exit_code=ExitCode.CONFIGURATION,
+            ) from error
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CommandError(
+                f"--peer {url!r} is no http:// or https:// address",
+                advice="give http://host:port of another replica",
+                exit_code=ExitCode.CONFIGURATION,
+            )
+    return tuple(Peer(url.rstrip("/"), token) for url in urls)
+
+
 def make_config(
     settings: Settings,
     *,
@@ -98,6 +134,7 @@ def make_config(
     credentials: Path | None,
     replica: str | None,
     canary: bool = True,
+    peers: tuple[Peer, ...] = (),
 ) -> ServiceConfig:
     """What the service is told, from the settings and the files below the home folder."""
     import secrets
@@ -142,6 +179,7 @@ def make_config(
             signers=signers,
             load_snapshot=snapshot if url is not None else None,
             canary=canary,
+            peers=peers,
         )
     except ServiceConfigError as error:
         raise CommandError(
