@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 ARGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock clean venv
+.PHONY: help demo soak test lint format lock clean venv
 
 help:
 	@echo "make demo    run a real request trace through everything, on this machine"
+	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
 	@echo "make test    check and test everything"
 	@echo "make lint    only the static checks"
 	@echo "make format  lay out the code"
@@ -17,6 +18,9 @@ help:
 
 demo: venv
 	@$(BIN)/kvledger demo $(ARGS)
+
+soak: venv
+	@$(BIN)/kvledger simulate --soak $(ARGS)
 
 test: lint
 	@$(BIN)/python -m pytest $(ARGS)

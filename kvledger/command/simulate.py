@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.soak import seconds
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kvledger.simulate.fleet_plan import FleetPlan
     from kvledger.simulate.rest import RestClient
     from kvledger.simulate.trace import TraceRequest
+
+TRIAL_S = 8.0
 
 
 def register(app: typer.Typer) -> None:
@@ -56,9 +59,20 @@ def simulate(
     ] = None,
     fault: Annotated[list[str] | None, typer.Option(help="strike with it; may be given repeatedly")] = None,
     seeds: Annotated[str | None, typer.Option(help="one trial each, such as 1-10; instead of --seed")] = None,
-    duration: Annotated[float, typer.Option(min=1, help="seconds that a trial strikes, at least")] = 8.0,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds,
+            metavar="DURATION",
+            help="how long a trial or a soak strikes, such as 90s or 30m [default: 8s; 30m with --soak]",
+        ),
+    ] = None,
     matrix: Annotated[
         bool, typer.Option("--matrix", help="the ten faults of a release, each under --seeds (default 1-10)")
+    ] = False,
+    soak: Annotated[
+        bool,
+        typer.Option("--soak", help="on a stack of its own: every fault there is, those of processes too"),
     ] = False,
     list_faults: Annotated[bool, typer.Option("--list-faults", help="name all faults and end")] = False,
 ) -> None:
@@ -72,15 +86,23 @@ def simulate(
     Example: kvledger simulate --workers 4 --rate 20 --stay
 
     Example: kvledger simulate --fault hook-killed --seeds 1-3
+
+    Example: kvledger simulate --soak --duration 30m --seed 7
     """
     from rich.console import Console
 
+    from kvledger.command import soak as soaking
     from kvledger.command import trial
     from kvledger.demonstration.run import log_to_file
 
     console = Console(stderr=as_json, highlight=False)
     if list_faults:
         trial.list_faults()
+        return
+    if soak:
+        if trace is not None or stay or matrix or seeds is not None:
+            raise CommandError("--trace, --stay, --seeds and --matrix don't go with --soak")
+        soaking.run(seed, duration, tuple(fault or ()), console, as_json=as_json)
         return
     tried = matrix or bool(fault) or seeds is not None
     plan = trial.plan_of(workers, ranks, tiers, attachment or ("bridge" if tried else "direct"), capacity)
@@ -90,7 +112,14 @@ def simulate(
         if trace is not None or stay:
             raise CommandError("--trace and --stay don't go with --fault, --seeds or --matrix")
         asked = trial.Asked(
-            tuple(fault or ()), seeds, seed, duration, requests, min(rate, 50.0) or 50.0, bound, matrix
+            tuple(fault or ()),
+            seeds,
+            seed,
+            duration or TRIAL_S,
+            requests,
+            min(rate, 50.0) or 50.0,
+            bound,
+            matrix,
         )
         trial.run(settings, plan, asked, console, as_json=as_json)
         return

@@ -9,7 +9,7 @@ from kvledger.simulate.fault import Arena, Fault, Strike
 from kvledger.simulate.nemesis.bridged import Bridged
 from kvledger.simulate.nemesis.hook import KillHook, KillWorker, StopHook, StopWorker
 from kvledger.simulate.nemesis.registry import process_faults
-from kvledger.simulate.trouble.roster import ROSTER
+from kvledger.simulate.trouble.roster import ROSTER, UnknownFaultError
 
 HEALTHY = "healthy"
 
@@ -17,7 +17,8 @@ HEALTHY = "healthy"
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
     """How long, how hard, and with what. `workers` are attached by bridges in this process, `direct` by hooks
-    in it, `bridged` by bridges of their own. `only` names the faults to strike; empty: all. `calm_s` passes
+    in it, `bridged` by bridges of their own. `only` names the faults to strike; empty: all.
+    `strikes`: how many at most; None is as many as the time allows. `calm_s` passes
     before the first strike, `pause_s` (at least, at most) between two."""
 
     duration_s: float = 1800.0
@@ -32,6 +33,7 @@ class SoakPlan:
     pause_s: tuple[float, float] = (0.3, 1.5)
     tenants: tuple[str, ...] = ("acme", "globex", "initech")
     only: Sequence[str] = ()
+    strikes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class _OnPlanned:
 
 
 def make_faults(plan: SoakPlan, bridged: Bridged) -> dict[str, Fault]:
-    """New faults by name: those of one worker, those of processes. Raises KeyError for a name in `only`."""
+    """New faults by name: those of one worker, those of processes. Raises UnknownFaultError."""
     faults: dict[str, Fault] = {}
     for name, listed in ROSTER.items():
         # Some need a fleet without replay sockets; the control run is between strikes.
@@ -62,4 +64,7 @@ def make_faults(plan: SoakPlan, bridged: Bridged) -> dict[str, Fault]:
     if plan.bridged:
         own = (KillHook(bridged), StopHook(bridged), KillWorker(bridged), StopWorker(bridged))
         faults |= {fault.name: fault for fault in own}
+    for name in plan.only:
+        if name not in faults:
+            raise UnknownFaultError(name, tuple(faults))
     return {name: faults[name] for name in plan.only} if plan.only else faults

@@ -139,7 +139,7 @@ class _Soak:
             for task in others:
                 if task.done():
                     task.result()
-            if loop.time() >= ends_s:
+            if loop.time() >= ends_s or self.counts.struck.total() == plan.strikes:
                 return
             self.current = name
             fault = self.faults[name]
