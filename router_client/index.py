@@ -11,7 +11,7 @@ Work for one change is bounded: what a popular block's many continuations still 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from events.ids import ROOT_PARENT
 
@@ -49,7 +49,9 @@ class PrefixIndex:
         self._parent: dict[bytes, bytes] = {}
         self._children: dict[bytes, bytes | set[bytes]] = {}
         self._masks: dict[int, int] = {}
-        self._backlog: deque[tuple[int, list[bytes]]] = deque()
+        self._backlog: dict[int, set[bytes]] = {}
+        """By bits the blocks that are still to be looked at. A block waits once however often its parent comes
+        and goes, so what waits is never more than what is held."""
         self._releases: deque[tuple[int, list[bytes]]] = deque()
         self._free: list[int] = []
         self._next = 0
@@ -120,7 +122,7 @@ class PrefixIndex:
                     if kids is not None and not (
                         at < last and kids == ids[at + 1] and parents[at + 1] == block
                     ):
-                        late.extend(self._kids(block))
+                        self._put_off(bits, kids, late)
         if late:
             self._settle(bits, late)
 
@@ -138,8 +140,9 @@ class PrefixIndex:
                     rooted[block] = self._one(had & ~bits)
                 else:
                     del rooted[block]
-                if block in children:
-                    late.extend(self._kids(block))
+                kids = children.get(block)
+                if kids is not None:
+                    self._put_off(bits, kids, late)
             if mask & ~bits:
                 resident[block] = self._one(mask & ~bits)
             else:
@@ -158,12 +161,16 @@ class PrefixIndex:
             if not ids:
                 self._releases.popleft()
         while self._backlog and steps > 0:
-            bits, todo = self._backlog.popleft()
+            bits, waiting = next(iter(self._backlog.items()))
+            todo = [waiting.pop() for _ in range(min(len(waiting), steps))]
             steps = self._run(bits, todo, steps)
-            if todo:
-                self._backlog.appendleft((bits, todo))
+            waiting.update(todo)
+            # In turn, so that one holder's never-ending changes hold up nobody else's.
+            del self._backlog[bits]
+            if waiting:
+                self._backlog[bits] = waiting
         self.unsettled = 0
-        for bits, _ in self._backlog:
+        for bits in self._backlog:
             self.unsettled |= bits
         if self._retired:
             self._recycle()
@@ -213,11 +220,22 @@ class PrefixIndex:
             self._masks.clear()
         return self._masks.setdefault(mask, mask)
 
-    def _kids(self, block: bytes) -> Iterator[bytes]:
-        kids = self._children.get(block)
-        if kids is None:
-            return iter(())
-        return iter((kids,)) if isinstance(kids, bytes) else iter(kids)
+    def _put_off(self, bits: int, kids: bytes | set[bytes], late: list[bytes]) -> None:
+        """Continuations of a block that changed: soon, or, where there are very many, in `work`."""
+        if isinstance(kids, bytes):
+            late.append(kids)
+        elif len(kids) + len(late) <= STEPS_PER_CHANGE:
+            late.extend(kids)
+        else:
+            self._wait(bits, kids)
+
+    def _wait(self, bits: int, blocks: Iterable[bytes]) -> None:
+        waiting = self._backlog.get(bits)
+        if waiting is None:
+            self._backlog[bits] = set(blocks)
+        else:
+            waiting.update(blocks)
+        self.unsettled |= bits
 
     def _link(self, parent: bytes, block: bytes) -> None:
         kids = self._children.get(parent)
@@ -241,13 +259,13 @@ class PrefixIndex:
     def _settle(self, bits: int, todo: list[bytes]) -> None:
         self._run(bits, todo, STEPS_PER_CHANGE)
         if todo:
-            self._backlog.append((bits, todo))
-            self.unsettled |= bits
+            self._wait(bits, todo)
 
     def _run(self, bits: int, todo: list[bytes], steps: int) -> int:
         """Makes `rooted` of the blocks right again, and of their continuations where it changed. What a block
         must be depends on its parent alone, so the order, and changes in between, don't matter."""
         resident, rooted, parent_of = self._resident, self._rooted, self._parent
+        children = self._children
         while todo and steps > 0:
             steps -= 1
             block = todo.pop()
@@ -263,5 +281,7 @@ class PrefixIndex:
                 rooted[block] = self._one(now)
             else:
                 del rooted[block]
-            todo.extend(self._kids(block))
+            kids = children.get(block)
+            if kids is not None:
+                self._put_off(bits, kids, todo)
         return steps

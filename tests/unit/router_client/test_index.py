@@ -142,3 +142,26 @@ def test_a_popular_block_with_many_continuations_stalls_nobody() -> None:
     while not index.work(1_000):
         pass
     assert index.match([root, kids[0]], popular | other) == {popular: 2, other: 2}
+
+
+def test_a_popular_block_that_comes_and_goes_leaves_no_more_to_do_than_there_is() -> None:
+    index = PrefixIndex()
+    popular, other = index.new_bit(), index.new_bit()
+    root, kids = name(1), [name(block + 10) for block in range(20_000)]
+    index.store(popular, [root, *kids], [ROOT_PARENT, *[root] * len(kids)])
+    for _ in range(20):
+        index.evict(popular, [root])
+        index.store(popular, [root], [ROOT_PARENT])
+        assert sum(len(waiting) for waiting in index._backlog.values()) <= len(kids)
+    far = [name(block + 50_000) for block in range(5_000)]
+    index.store(other, [far[0], *far[1:]], [ROOT_PARENT, *[far[0]] * (len(far) - 1)])
+    index.evict(other, far[:1])
+    for _ in range(8):
+        index.evict(popular, [root])
+        index.work(2_000)
+        index.store(popular, [root], [ROOT_PARENT])
+    assert index.unsettled == popular, "one holder's changes without end hold up another's few"
+    while not index.work(2_000):
+        pass
+    assert all(index.match([root, kid], popular) == {popular: 2} for kid in kids[::997])
+    assert index.match(far[:2], other) == {}
