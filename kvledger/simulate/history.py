@@ -119,13 +119,15 @@ class RecordedRun:
             yield found
 
     def _read(self) -> Iterator[tuple[int, Any]]:
-        number = 0
+        whole = 0
         with _open(self._path, "rt") as file:
             try:
-                for number, line in enumerate(file, 1):
-                    yield number, json.loads(line)
+                for line in file:
+                    document = json.loads(line)
+                    whole += 1
+                    yield whole, document
             except (EOFError, gzip.BadGzipFile, UnicodeDecodeError, json.JSONDecodeError) as error:
-                raise HistoryError(self._path, number + 1, "cut or damaged") from error
+                raise HistoryError(self._path, whole + 1, "cut or damaged") from error
 
 
 def _lookup(document: dict[str, Any]) -> Lookup:
