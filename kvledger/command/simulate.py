@@ -49,7 +49,9 @@ def simulate(
     stay: Annotated[bool, typer.Option("--stay", help="keep the workers up after the last request")] = False,
     seed: Annotated[int, typer.Option(help="of the generated workload, and of the faults' schedule")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="end with one line of JSON on stdout")] = False,
-    ranks: Annotated[int, typer.Option(min=1, max=16, help="data-parallel ranks of each worker")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, max=16, help="ranks of each worker [default: 1; 2 with a bridge]")
+    ] = None,
     tiers: Annotated[str, typer.Option(help="gpu, or gpu,cpu with an offloading connector")] = "gpu",
     attachment: Annotated[
         str | None,

@@ -47,7 +47,9 @@ def list_faults() -> None:
         typer.echo(f"{name:<{width}}  {listed.about}")
 
 
-def plan_of(workers: int | None, ranks: int, tiers: str, attachment: str, capacity: int | None) -> FleetPlan:
+def plan_of(
+    workers: int | None, ranks: int | None, tiers: str, attachment: str, capacity: int | None
+) -> FleetPlan:
     """The fleet that the options describe. Raises CommandError."""
     from kvledger.simulate.fleet_plan import Attachment, FleetPlan
     from kvledger.simulate.matrix import TRIAL_PLAN
@@ -62,7 +64,7 @@ def plan_of(workers: int | None, ranks: int, tiers: str, attachment: str, capaci
     blocks = capacity or (TRIAL_PLAN.capacity_blocks if bridged else 2000)
     return FleetPlan(
         workers=workers or (TRIAL_PLAN.workers if bridged else 4),
-        ranks=ranks,
+        ranks=ranks or (TRIAL_PLAN.ranks if bridged else 1),
         capacity_blocks=blocks,
         cpu_blocks=2 * blocks if tiers == "gpu,cpu" else 0,
         attachment=attached,

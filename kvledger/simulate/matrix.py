@@ -32,9 +32,10 @@ def read_seeds(text: str) -> tuple[int, ...]:
         first, dash, last = piece.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise SeedsError(f"{piece.strip()!r} is no seed and no range of seeds")
-        seeds += range(int(first), int(last if dash else first) + 1)
-    if not seeds:
-        raise SeedsError(f"{text!r} has no seed")
+        some = range(int(first), int(last if dash else first) + 1)
+        if not some:
+            raise SeedsError(f"{piece.strip()!r} has no seed in it")
+        seeds += some
     return tuple(seeds)
 
 

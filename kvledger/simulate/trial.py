@@ -84,6 +84,11 @@ class _Trial:
         await asyncio.sleep(max(0.0, ends_s - loop.time()))
 
 
+def dice(scenario: Scenario, seed: int) -> random.Random:
+    """What decides a trial's schedule, and nothing else does: the same seed strikes the same."""
+    return random.Random(f"trial/{scenario.name}/{seed}")
+
+
 async def run_trial(
     settings: Settings,
     scenario: Scenario,
@@ -109,10 +114,7 @@ async def run_trial(
             truth = fleet.truth
             checker = Checker(truth, transit_ms=TRANSIT_MS)
             asker = Asker(fleet, rest, checker)
-            # Nothing of the schedule comes from elsewhere, so the seed reproduces it.
-            arena = Arena(
-                fleet, settings, random.Random(f"trial/{scenario.name}/{seed}"), Journal(truth.now_ns), rest
-            )
+            arena = Arena(fleet, settings, dice(scenario, seed), Journal(truth.now_ns), rest)
             basis = scenario.plan.basis
             pace = ReplayPace(
                 bound_ms=scenario.bound_ms,
