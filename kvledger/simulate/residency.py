@@ -217,10 +217,16 @@ def when_length(logs: Sequence[ResidencyLog], chain: Sequence[int], length: int,
     without those in doubt; empty for a length that the chain doesn't have."""
     if not 0 <= length <= len(chain) or (spans and spans[0][0] > spans[-1][1]):
         return []
+    tables = [log._stamps for log in logs]
     for key in chain[:length]:
-        spans = _there(logs, key, spans)
-        if not spans:
-            return []
+        for table in tables:
+            stamps = table.get(key)
+            if stamps and len(stamps) & 1 and stamps[-1] <= spans[0][0]:
+                break  # There all the time, as most blocks are.
+        else:
+            spans = _there(logs, key, spans)
+            if not spans:
+                return []
     if length < len(chain):
         for log in logs:
             spans = log.when_missing(chain[length], spans)

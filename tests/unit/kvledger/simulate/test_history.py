@@ -10,7 +10,7 @@ import pytest
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.history import History, HistoryError, RecordedRun
 from kvledger.simulate.lookup import Credit, Exclusion, Outcome
-from kvledger.simulate.recheck import recheck
+from kvledger.simulate.recheck import main, recheck
 from tests.support.stream_model import BOUND_MS, CHAIN, TRANSIT_MS, Rule, StreamModel
 from tests.unit.kvledger.simulate.test_checker import Clock, asked, truth
 
@@ -124,6 +124,25 @@ def test_damaged_history_is_named_with_its_line(tmp_path: Path, truth: object) -
         with pytest.raises(HistoryError) as raised:
             recheck(path)
         assert raised.value.line == line
+
+
+def test_history_is_judged_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    for rule, code in ((Rule.RIGHT, 0), (Rule.BLANKET_REFUSAL, 1)):
+        model = StreamModel(rule, 1)
+        history = History(path)
+        checker = Checker(model.truth, floor_ms=400, transit_ms=TRANSIT_MS, settle_ms=1500, history=history)
+        for lookup in model.lookups(60, positions=True):
+            checker.check(lookup)
+        history.close()
+        assert main([str(path)]) == code
+        assert capsys.readouterr().out.startswith("60 lookups")
+        assert main(["--json", str(path)]) == code
+        document = json.loads(capsys.readouterr().out)
+        assert document["outcomes"] == {k.value: n for k, n in checker.counts.outcomes.items()}
+        assert len(document["explanations"]) == (5 if code else 0)
+    assert main([]) == main([str(tmp_path / "none")]) == 2
+    assert "usage" in capsys.readouterr().err
 
 
 def test_violation_is_explained_with_its_records(truth: object, clock: Clock) -> None:
