@@ -76,6 +76,10 @@ def simulate(
         bool,
         typer.Option("--soak", help="on a stack of its own: every fault there is, those of processes too"),
     ] = False,
+    history: Annotated[
+        Path | None, typer.Option(help="record each trial in this folder, to be judged again by --check")
+    ] = None,
+    check: Annotated[Path | None, typer.Option(help="judge a recorded trial again, and end")] = None,
     list_faults: Annotated[bool, typer.Option("--list-faults", help="name all faults and end")] = False,
 ) -> None:
     """Run simulated workers against the running stack, each request routed by a real lookup.
@@ -101,12 +105,15 @@ def simulate(
     if list_faults:
         trial.list_faults()
         return
+    if check is not None:
+        trial.check(check, console, as_json=as_json)
+        return
     if soak:
         if trace is not None or stay or matrix or seeds is not None:
             raise CommandError("--trace, --stay, --seeds and --matrix don't go with --soak")
         soaking.run(seed, duration, tuple(fault or ()), console, as_json=as_json)
         return
-    tried = matrix or bool(fault) or seeds is not None
+    tried = matrix or bool(fault) or seeds is not None or history is not None
     plan = trial.plan_of(workers, ranks, tiers, attachment or ("bridge" if tried else "direct"), capacity)
     settings = load_settings()
     log_to_file(settings.home, "simulate")
@@ -122,6 +129,7 @@ def simulate(
             min(rate, 50.0) or 50.0,
             bound,
             matrix,
+            history,
         )
         trial.run(settings, plan, asked, console, as_json=as_json)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,6 +37,26 @@ class Asked:
     rate: float
     bound_ms: float | None
     matrix: bool
+    histories: Path | None = None
+
+
+def check(path: Path, console: Console, *, as_json: bool) -> None:
+    """Judges a recorded trial again; raises CommandError if it can't be or anything is wrong."""
+    import json
+
+    from kvledger.simulate.history import HistoryError
+    from kvledger.simulate.recheck import recheck
+
+    try:
+        found = recheck(path)
+    except (HistoryError, OSError) as error:
+        raise CommandError(str(error), advice="give a file that --history wrote") from error
+    for line in found.lines():
+        console.print(line, markup=False)
+    if as_json:
+        typer.echo(json.dumps(found.document()))
+    if found.wrong:
+        raise CommandError(f"{found.wrong} violations")
 
 
 def list_faults() -> None:
@@ -85,6 +106,8 @@ def run(settings: Settings, plan: FleetPlan, asked: Asked, console: Console, *, 
         scenarios = [scenario_of(names, plan, rate=asked.rate, bound_ms=bound_ms) for names in rows]
     except KvledgerError as error:
         raise CommandError(str(error), advice="see `kvledger simulate --list-faults`") from error
+    if asked.histories is not None:
+        asked.histories.mkdir(parents=True, exist_ok=True)
     table = Matrix()
     asyncio.run(
         or_unavailable(lambda: _play(settings, scenarios, seeds, asked, table, console, as_json=as_json))
@@ -118,7 +141,12 @@ async def _play(
     finally:
         await rest.close()
     async for report in trials(
-        settings, scenarios, seeds, duration_s=asked.duration_s, requests=asked.requests
+        settings,
+        scenarios,
+        seeds,
+        duration_s=asked.duration_s,
+        requests=asked.requests,
+        histories=asked.histories,
     ):
         table.add(report)
         _tell(report, console)

@@ -43,6 +43,12 @@ class Disturbance:
         end_ns = self.period.end_ns
         return Period(self.period.start_ns, latest_ns if end_ns is None else min(end_ns, latest_ns))
 
+    @property
+    def line(self) -> str:
+        """In words, as one that lasts too long."""
+        what, whom = self.kind or "trouble", self.worker or "everybody"
+        return f"{what} of {whom} has lasted longer than {self.excused_ns / 1e9:g} s"
+
     def unrepaired_at(self, now_ns: int) -> bool:
         """Whether it lasts, or lasted, longer than it excuses."""
         end_ns = now_ns if self.period.end_ns is None else self.period.end_ns

@@ -147,6 +147,7 @@ def _answer(lookup: Lookup, who: WorkerRank) -> tuple[dict[str, Any], int | None
             stale_ms = credit.staleness_ms
             low_ns = lookup.start_ns - ns(stale_ms) if math.isfinite(stale_ms) else None
             said = asdict(credit)
+            said["staleness_ms"] = stale_ms if math.isfinite(stale_ms) else None
             missing_ns = said.pop("first_missing_ns")
             if missing_ns is not None:
                 said["first_missing_ms"] = round((missing_ns - lookup.start_ns) / NS_PER_MS, 3)

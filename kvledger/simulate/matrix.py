@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.table import Table
 
@@ -58,11 +59,16 @@ async def trials(
     *,
     duration_s: float,
     requests: int | None = None,
+    histories: Path | None = None,
 ) -> AsyncIterator[TrialReport]:
-    """Each scenario under each seed, one after the other on the running stack. Raises as `run_trial`."""
+    """Each scenario under each seed, one after the other on the running stack; each one's history goes into
+    that folder, if there is one. Raises as `run_trial`."""
     for scenario in scenarios:
         for seed in seeds:
-            yield await run_trial(settings, scenario, seed, duration_s=duration_s, requests=requests)
+            path = None if histories is None else histories / f"{scenario.name}-{seed}.jsonl.gz"
+            yield await run_trial(
+                settings, scenario, seed, duration_s=duration_s, requests=requests, history=path
+            )
 
 
 @dataclass(slots=True)

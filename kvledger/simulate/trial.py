@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from events.errors import KvledgerError
 from kvledger.settings import Settings
@@ -14,6 +15,7 @@ from kvledger.simulate.asker import TRANSIT_MS, Asker
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.fault import Arena, Journal, Strike, UnrepairedError
 from kvledger.simulate.fleet import Fleet, FleetError
+from kvledger.simulate.history import History
 from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.log_end import LogEnd, Names, caught_up, lost_events
 from kvledger.simulate.replay import Replay, ReplayPace
@@ -96,9 +98,11 @@ async def run_trial(
     *,
     duration_s: float = 8.0,
     requests: int | None = None,
+    history: Path | None = None,
 ) -> TrialReport:
     """Plays the scenario under the seed on the stack that the settings name, for about `duration_s` or
-    `requests`, at least until each fault has struck once.
+    `requests`, at least until each fault has struck once. `history`: all is recorded there for
+    `kvledger.simulate.recheck`.
 
     Raises LogUnavailableError, KeyFileError, CommandError while another simulation runs on that home; what
     goes wrong in the fleet itself is in the report's `failed`.
@@ -108,11 +112,12 @@ async def run_trial(
     log = LogEnd(settings)
     await log.mark()
     begun_s = time.monotonic()
+    record = History(history)
     try:
         async with running_fleet(settings, scenario.plan, tuple(work.tenants)) as fleet:
             fleet.submitted = []
             truth = fleet.truth
-            checker = Checker(truth, transit_ms=TRANSIT_MS)
+            checker = Checker(truth, transit_ms=TRANSIT_MS, history=record)
             asker = Asker(fleet, rest, checker)
             arena = Arena(fleet, settings, dice(scenario, seed), Journal(truth.now_ns), rest)
             basis = scenario.plan.basis
@@ -147,17 +152,20 @@ async def run_trial(
                 excused=tally.excused,
                 failed=failed,
                 strikes=tuple(trial.strikes),
-                unrepaired=tuple(trial.unrepaired),
+                unrepaired=(*trial.unrepaired, *(one.line for one in truth.unrepaired())),
                 lost_events=tuple(lost),
                 excluded=dict(tally.excluded),
                 folds=folds,
                 lookup_p50_ms=percentile(tally.latency_ms, 0.5),
                 lookup_p99_ms=percentile(tally.latency_ms, 0.99),
                 host_slow_s=fleet.watch.slow_s,
+                strict_share=checker.counts.strict_share,
+                explanations=tuple(one.document() for one in checker.explanations),
                 whys=tuple([*tally.whys, *(line for one in checker.explanations for line in one.lines())]),
                 journal=tuple(f"{(at - begun_ns) / 1e9:.3f} s {text}" for at, text in arena.journal),
             )
     finally:
+        record.close()
         await rest.close()
 
 

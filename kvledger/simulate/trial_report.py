@@ -19,8 +19,9 @@ class TrialReport:
     `lost_events` says for each stream whose fold isn't what its engine holds how; `unrepaired` has a line
     for each fault that wasn't repaired by its deadline; `failed` says why a trial could not go on.
     No violations: `wrong_flagged` answers were wrong and said themselves not to rely on them, `excused`
-    lookups are right only because something was disturbed. `folds` counts streams by what their end is.
-    `whys` are the first violations in words.
+    lookups are right only because something was disturbed; `strict_share` of all were judged without any
+    excuse. `folds` counts streams by what their end is. `whys` are the first violations in words,
+    `explanations` those of the checker with their records.
     """
 
     scenario: str
@@ -45,7 +46,9 @@ class TrialReport:
     lookup_p50_ms: float | None = None
     lookup_p99_ms: float | None = None
     host_slow_s: float = 0.0
+    strict_share: float | None = None
     whys: tuple[str, ...] = ()
+    explanations: tuple[Mapping[str, object], ...] = ()
     journal: tuple[str, ...] = ()
 
     @property
