@@ -58,6 +58,7 @@ class _Soak:
     fleet: Fleet
     rest: RestClient
     asker: Asker
+    names: BlockNames
     faults: Mapping[str, Fault]
     progress: Progress
     counts: SoakCounts = field(default_factory=SoakCounts)
@@ -67,14 +68,11 @@ class _Soak:
     lost: list[str] = field(default_factory=list)
     digest: str = ""
     journal: Journal = field(init=False)
-    names: BlockNames = field(init=False)
     replay: Replay = field(init=False)
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.fleet.truth.now_ns)
-        self.names = BlockNames(self.fleet)
-        self.fleet.submitted = self.names
         self.replay = Replay(self.fleet, self.asker, ReplayPace(bound_ms=MEASURED_MS, rate=self.plan.rate))
         self.rng = random.Random(self.plan.seed)
 
@@ -260,12 +258,18 @@ async def _perform(settings: Settings, url: str, plan: SoakPlan, progress: Progr
         ):
             await add_direct_workers(fleet, plan.direct)
             faults = make_faults(plan, bridged)
+            names = BlockNames(fleet)
+            fleet.submitted = names
+            # A bridge confirms nothing of an engine that has never said anything.
+            greetings = generate(WorkloadSettings(requests=len(fleet.workers), tenants=plan.tenants))
+            for index, request in enumerate(greetings):
+                fleet.submit(index, fleet.prompt(request))
             arena = Arena(fleet, settings, random.Random(0), Journal(fleet.truth.now_ns), rest)
             missing = await until(lambda: answers_complete(arena), READY_S)
             if missing:
                 raise FleetError(f"the fleet did not come up within {READY_S:.0f} s: {missing}")
             asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
-            soak = _Soak(plan, settings, fleet, rest, asker, faults, progress)
+            soak = _Soak(plan, settings, fleet, rest, asker, names, faults, progress)
             began_s = time.monotonic()
             await soak.run()
             return soak.report(time.monotonic() - began_s)
