@@ -6,12 +6,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 WEIGHTS: Mapping[str, float] = {
-    "kill-several": 4.0,
+    "kill-several": 16.0,
     "kill-serve": 3.0,
     "kill-indexer": 2.0,
     "kill-postgres": 3.0,
     "kill-controller": 3.0,
-    "kill-hook": 4.0,
+    "kill-hook": 6.0,
     "kill-worker": 2.0,
     "kill-kafka": 1.0,
     "index-loss": 0.3,
