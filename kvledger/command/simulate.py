@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="simulated workers [default: 4; 2 with faults]")
+        int | None, typer.Option(min=1, max=64, help="simulated workers [default: 4; 2 with a bridge]")
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Mooncake's JSON lines or the run-length form; default: generated")
@@ -40,7 +40,7 @@ def simulate(
     requests: Annotated[int | None, typer.Option(min=1, help="stop after so many; default: all")] = None,
     rate: Annotated[float, typer.Option(min=0, help="requests a second; 0: as fast as it goes")] = 20.0,
     capacity: Annotated[
-        int | None, typer.Option(min=64, help="blocks in each rank's pool [default: 2000; 600 with faults]")
+        int | None, typer.Option(min=64, help="blocks in each rank's pool [default: 2000; 400 with a bridge]")
     ] = None,
     bound: Annotated[
         float | None,

@@ -23,6 +23,7 @@ from events.hooks.engine_event import (
     EngineTier,
     ExtraKeys,
 )
+from kvledger.simulate.offload import CpuTier
 from kvledger.simulate.prompt import (
     DEFAULT_BLOCK_SIZE,
     OutputBlock,
@@ -98,7 +99,8 @@ class SimEngine:
     """A worker rank's pool of `capacity_blocks`; not thread-safe, never blocks.
 
     `clock_ns` stamps mutations in `log` when they are made; `salt_of` gives a tenant's cache salt or None;
-    `birth` makes the names of its lives differ from those of an earlier run.
+    `birth` makes the names of its lives differ from those of an earlier run; `cpu` gets a copy of what is
+    stored.
     Drive it by `admit`, `decode` and `finish`, or by `serve`; after each step call `take_step`, which is when
     an engine's events go out.
     """
@@ -116,6 +118,7 @@ class SimEngine:
         log: ResidencyLog | None = None,
         slots: int = 1,
         birth: str = "",
+        cpu: CpuTier | None = None,
     ) -> None:
         if capacity_blocks < 1 or slots < 1:
             raise ValueError("an engine has at least one block and one slot")
@@ -130,6 +133,7 @@ class SimEngine:
         self._salt_of = salt_of
         self._slots = slots
         self._birth = birth
+        self._cpu = cpu
         self._lives = 0
         self.life = ""
         self.restart()
@@ -138,6 +142,8 @@ class SimEngine:
         """The process dies and a new one begins: new life, seq 0, empty pool, not a word on the wire."""
         self._lives += 1
         self.life = f"{self.worker}-{self.rank}-{self._birth}life{self._lives}"
+        if self._cpu is not None:
+            self._cpu.die(self.life)
         self.log.begin_life(self.life)
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.capacity_blocks))
         self._key_of: list[int | None] = [None] * self.capacity_blocks
@@ -173,7 +179,10 @@ class SimEngine:
 
     def keys_by_tier(self) -> dict[str, set[int]]:
         """Block keys that each tier holds now."""
-        return {"gpu": set(self._cached)}
+        held = {"gpu": set(self._cached)}
+        if self._cpu is not None:
+            held["cpu"] = self._cpu.keys
+        return held
 
     def cached_keys(self) -> dict[int, int]:
         """Copies by block key: the pool as an inspection would find it."""
@@ -392,6 +401,11 @@ class SimEngine:
             ),
             made_ns,
         )
+        if self._cpu is not None:
+            for event, at_ns in self._cpu.offload(keys, hashes):
+                self._announce(event, at_ns)
+            # What is published next includes this tier's mutations, which another log has stamped.
+            self.log.stamp()
 
     def _announce(self, event: EngineEvent, made_ns: int) -> None:
         if not self._pending:

@@ -27,6 +27,7 @@ from kvledger.settings import Settings
 from kvledger.simulate.engine import SimEngine
 from kvledger.simulate.fleet import OPEN_TIMEOUT_S, Fleet, FleetError
 from kvledger.simulate.fleet_plan import MODEL, Attachment, FleetPlan
+from kvledger.simulate.offload import CpuTier
 from kvledger.simulate.predecessor import ENDPOINT_SCHEME, attest_ended, only_simulation
 from kvledger.simulate.tenant import ensure_tenants, salts
 from kvledger.simulate.truth import Truth
@@ -54,6 +55,7 @@ class _Launch:
             salt_of=fleet.salt_by_tenant.__getitem__,
             log=fleet.truth.log_of(name, rank),
             birth=self._birth,
+            cpu=CpuTier(plan.cpu_blocks, fleet.truth.log_of(name, rank, "cpu")) if plan.cpu_blocks else None,
         )
         worker = SimWorker(engine, fleet.truth, slots=plan.slots, step_s=plan.step_s)
         if plan.attachment is Attachment.BRIDGE:

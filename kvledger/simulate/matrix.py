@@ -18,7 +18,7 @@ from kvledger.simulate.trial import run_trial
 from kvledger.simulate.trial_report import TrialReport
 from kvledger.simulate.trouble.roster import make_faults, plan_for
 
-TRIAL_PLAN = FleetPlan(workers=2, ranks=2, capacity_blocks=600, attachment=Attachment.BRIDGE)
+TRIAL_PLAN = FleetPlan(workers=2, ranks=2, capacity_blocks=400, attachment=Attachment.BRIDGE)
 TRIAL_RATE = 20.0
 
 
