@@ -11,6 +11,9 @@ from events.model.profile import ContentProfile, LayoutProfile
 
 HASHES_REMEMBERED = 4_096
 DOUBTFUL_KEPT = 65_536
+COPIES_KEPT = 1 << 19
+PROFILES_KEPT = 1_024
+GROUPS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,10 @@ class EngineConfig:
     its provenance is that of a copy held elsewhere, or unknown. `hashes_remembered`: how many hashes without
     a copy are kept, for children of a block that was removed under a running request. `doubtful_kept`: how
     many copies that may be gone a holder keeps (clients can make them, by having hits announced again);
-    above it the older half is forgotten and the holder is partial.
+    above it the older half is forgotten and the holder is partial. `copies_kept`: the same for all that a
+    holder keeps, orphans included, where its capacity isn't known; else it is twice the capacity.
+    `profiles_kept`, `groups_kept`: what one engine can declare by its events, groups by holder; what comes
+    under another one has no id, or no place, and is flagged.
     """
 
     engine: str = "vllm"
@@ -47,3 +53,17 @@ class EngineConfig:
     durable_ids: Mapping[Tier, str] = field(default_factory=dict)
     hashes_remembered: int = HASHES_REMEMBERED
     doubtful_kept: int = DOUBTFUL_KEPT
+    copies_kept: int = COPIES_KEPT
+    profiles_kept: int = PROFILES_KEPT
+    groups_kept: int = GROUPS_KEPT
+
+    def copies_limit(self, tier: Tier) -> int:
+        """Copies and orphans that one tier's holder keeps at most."""
+        capacity = self.capacity_blocks.get(tier)
+        return self.copies_kept if capacity is None else 2 * capacity + 1_024
+
+    @property
+    def hashes_limit(self) -> int:
+        """Engine hashes that are kept at most, with all that lie before them in their chains."""
+        known = sum(self.copies_limit(tier) for tier in self.capacity_blocks)
+        return 2 * (self.hashes_remembered + known + self.copies_kept)

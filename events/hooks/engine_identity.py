@@ -79,6 +79,7 @@ class DomainBook:
         self._bound_count = -1
         self._chains: dict[tuple[str, str | None, int], Chain] = {}
         self._numbers: dict[str, int] = {}
+        self.refused = 0
 
     def clear(self) -> None:
         """Forget all profiles: a new engine life numbers its own."""
@@ -102,12 +103,20 @@ class DomainBook:
             del self._chains[key]
         return frozenset(gone)
 
+    def keep(self, used: Collection[Chain]) -> None:
+        """Forgets the profiles that nothing is held of; before `declare_again`, as a reader would miss them."""
+        self._chains = {key: chain for key, chain in self._chains.items() if chain in used}
+
     def chain_of(self, salt: str | None, adapter: str | None, block_tokens: int) -> Chain | None:
-        """The chain of a prompt that begins here; None if its salt is nobody's (or its adapter's name absurd)."""
+        """The chain of a prompt that begins here; None if its salt is nobody's (or its adapter's name absurd),
+        or if there are too many profiles already, which `refused` counts."""
         domain = self._config.default_domain if salt is None else self._domain_of(salt)
         if domain is None or (adapter is not None and len(adapter) > _MAX_ADAPTER_CHARS):
             return None
         chain = self._chains.get((domain, adapter, block_tokens))
+        if chain is None and len(self._chains) >= self._config.profiles_kept:
+            self.refused += 1
+            return None
         return chain or self._new_chain(domain, adapter, block_tokens)
 
     def _domain_of(self, salt: str) -> str | None:
@@ -179,6 +188,7 @@ class HashMap:
         self._released: dict[Node, int] = {}
         self._extra_keys_seen = False
         self.conflicts = 0
+        self.made = 0
 
     def __len__(self) -> int:
         return sum(len(nodes) for nodes in self._sizes.values())
@@ -215,9 +225,30 @@ class HashMap:
         if len(released) <= 2 * self._remembered:
             return
         for node in list(islice(released, len(released) - self._remembered)):
-            nodes = self._sizes[released.pop(node)]
+            size = released.pop(node)
+            nodes = self._sizes.get(size, {})
             if nodes.get(node.hash) is node:
                 del nodes[node.hash]
+                if not nodes:
+                    del self._sizes[size]
+
+    def census(self) -> int:
+        """Nodes alive: those of the map, and those before them in their chains. Begins to count `made` anew."""
+        self.made = 0
+        seen: set[Node] = set()
+        for nodes in self._sizes.values():
+            for node in nodes.values():
+                at: Node | None = node
+                while at is not None and at not in seen:
+                    seen.add(at)
+                    at = at.parent
+        return len(seen)
+
+    def chains(self) -> set[Chain]:
+        """Chains that some hash of the map belongs to."""
+        return {
+            node.chain for nodes in self._sizes.values() for node in nodes.values() if node.chain is not None
+        }
 
     def unname(self, domains: Collection[str]) -> None:
         """The hashes of these domains have no ids any more, nor will what follows them; the tables first."""
@@ -250,6 +281,7 @@ class HashMap:
         extras, known = _extras(event.extra_keys)
         if chain is None or not known:
             return [self._without_id(size, name, unassigned) for name in event.hashes]
+        self.made += len(event.hashes)
         ids = chain.hasher.chain(chain.root if parent is None else parent.block, event.tokens, size, extras)
         found: list[Node] = []
         for name, block in zip(event.hashes, ids, strict=False):
@@ -272,6 +304,7 @@ class HashMap:
         nodes = self._sizes.setdefault(block_tokens, {})
         node = nodes.get(name)
         if node is None:
+            self.made += 1
             node = nodes[name] = Node(name, b"", None, None, unassigned)
             self._released[node] = block_tokens
         return node

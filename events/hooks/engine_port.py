@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from events.errors import KvledgerError
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.ids import Basis, Capability, InvalidateReason, Tier
 from events.model.control import Scope
@@ -15,6 +16,14 @@ from events.model.signal import Load, PulseChecksum
 Parts = Mapping[str, Sequence[DomainEvent]]
 """Events by domain name; the stream's writer turns names into aliases."""
 RefusalReason = Literal["no_delete_path", "blocks_in_use", "engine_error", "not_authorised"]
+
+
+class RestatementOverrunError(KvledgerError):
+    """More was stored while a snapshot was being written than can be watched for: begin another one."""
+
+    def __init__(self, snapshot: str) -> None:
+        super().__init__(f"snapshot {snapshot} was overrun")
+        self.snapshot = snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,7 @@ class Translator(Protocol):
         ...
 
     def snapshot(self, name: str) -> Iterator[Translation]:
-        """Lazily: each range is as of the moment at which it is yielded."""
+        """Lazily: each range is as of the moment at which it is yielded. Raises RestatementOverrunError."""
         ...
 
     def in_scope(self, scope: Scope, domains: Iterable[str]) -> Sequence[ScopedCopy]: ...

@@ -7,6 +7,7 @@ as long as a copy of it exists, and for a bounded number of hashes after that (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, is_old, standings
 from events.hooks.engine_config import EngineConfig
@@ -21,7 +22,15 @@ from events.hooks.engine_event import (
 )
 from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
 from events.hooks.holder_book import HolderBook, tier_of
-from events.hooks.inventory import drop_doubtful, pulse_checksums, statements
+from events.hooks.inventory import (
+    Copy,
+    Holder,
+    Table,
+    drop_doubtful,
+    drop_oldest,
+    pulse_checksums,
+    statements,
+)
 from events.hooks.inventory_snapshot import snapshot_records
 from events.hooks.removal import RemovalReader
 from events.hooks.store import StoreReader
@@ -44,6 +53,17 @@ from events.model.signal import PulseChecksum
 
 def _no_bound_salts() -> Mapping[bytes, str]:
     return {}
+
+
+@dataclass(slots=True)
+class StreamBounds:
+    """What was given up since the start, each time visibly in the log: copies `forgotten` (holder partial),
+    prompts without an id as there were too many profiles, stores `unplaced` (tier or group unknown, or too
+    many groups)."""
+
+    forgotten: int = 0
+    refused_profiles: int = 0
+    unplaced: int = 0
 
 
 class EngineStream:
@@ -72,6 +92,8 @@ class EngineStream:
         self._removals = RemovalReader(self._holders, self._hashes)
         self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
         self._restatements = 0
+        self._refused_told = 0
+        self.bounds = StreamBounds()
 
     def open(self, engine_life: str, *, from_birth: bool = True) -> Opened:
         """Record 0 of an epoch.
@@ -89,6 +111,7 @@ class EngineStream:
             if not from_birth:
                 for holder in self._holders.holders():
                     holder.partial = True
+        self._book.keep(self._hashes.chains())
         self._book.declare_again()
         self._holders.changed = False
         for holder in self._holders.holders():
@@ -278,7 +301,12 @@ class EngineStream:
         table = self._holders.table_of(event)
         if table is None:
             medium = (event.medium or "")[:40]
+            self.bounds.unplaced += max(1, len(event.hashes))
             self._flag(draft, f"stored: medium {medium!a}, group {event.group}", len(event.tokens))
+            for holder in self._holders.holders():
+                if holder.tier is tier_of(event) and not holder.partial:
+                    # It holds what has no place here; the snapshot's end says so.
+                    holder.partial = draft.restated = True
         else:
             self._stores.read(draft, table, event, admitted_after, nodes)
 
@@ -319,18 +347,42 @@ class EngineStream:
 
     def _bound(self, draft: Draft) -> None:
         """Keeps memory within limits, and says what is no longer known for that."""
-        limit = self._config.doubtful_kept
+        config = self._config
         for holder in self._holders.holders():
-            if holder.doubtful > limit:
-                for table, copy in drop_doubtful(holder, limit // 2, self._hashes):
-                    node = copy.node
-                    if node.chain is not None:
-                        draft.evicted(
-                            node.chain.domain, holder.name, table.index, node.block, EvictReason.UNKNOWN, True
-                        )
-                # The snapshot's end says that the holder is partial.
-                draft.restated = True
+            if holder.doubtful > config.doubtful_kept:
+                self._forget(draft, holder, drop_doubtful(holder, config.doubtful_kept // 2, self._hashes))
+            limit = config.copies_limit(holder.tier)
+            if holder.total > limit:
+                self._forget(draft, holder, drop_oldest(holder, 3 * limit // 4, self._hashes))
         self._hashes.trim()
+        if self._hashes.made > config.hashes_limit and self._hashes.census() > config.hashes_limit:
+            self._forget_all(draft)
+        if self._book.refused != self._refused_told:
+            self.bounds.refused_profiles = self._book.refused
+            if not self._refused_told:
+                self._flag(draft, f"more than {config.profiles_kept} profiles", 0)
+            self._refused_told = self._book.refused
+
+    def _forget(self, draft: Draft, holder: Holder, dropped: list[tuple[Table, Copy]]) -> None:
+        self.bounds.forgotten += len(dropped)
+        for table, copy in dropped:
+            node = copy.node
+            if node.chain is not None:
+                draft.evicted(
+                    node.chain.domain, holder.name, table.index, node.block, EvictReason.UNKNOWN, True
+                )
+        # The snapshot's end says that the holder is partial.
+        draft.restated = True
+
+    def _forget_all(self, draft: Draft) -> None:
+        """Chains whose beginnings are long gone hold more than may be kept: no engine makes such."""
+        for holder in self._holders.holders():
+            held = [(table, copy) for table in holder.tables.values() for copy in table.every_copy()]
+            self._forget(draft, holder, held)
+            for table in holder.tables.values():
+                table.clear(self._hashes)
+            holder.partial = True
+        self._hashes.clear()
 
     def _tell(self, draft: Draft) -> None:
         """Counts that changed; and the holders and groups again, if the log doesn't know them all."""

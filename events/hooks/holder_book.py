@@ -17,6 +17,7 @@ _TIERS = {
     EngineTier.REMOTE: Tier.REMOTE,
 }
 MAX_GROUP = 1_023
+MAX_SEEN = 4_096
 
 
 def tier_of(event: BlockStored | BlockRemoved) -> Tier | None:
@@ -89,6 +90,8 @@ class HolderBook:
         if table is None:
             table = self._learn(tier, event)
             if table is not None:
+                if len(self._seen) >= MAX_SEEN:
+                    self._seen.clear()
                 self._seen[key] = table
         elif event.block_size and event.block_size != table.size:
             return None
@@ -116,6 +119,8 @@ class HolderBook:
         group = _group(index, size, event)
         table = holder.tables.get(index)
         if table is None:
+            if len(holder.tables) >= self._config.groups_kept:
+                return None
             table = holder.tables[index] = Table(holder, group)
             self.changed = True
         elif (

@@ -8,7 +8,8 @@ from a store on until a removal that leaves the bound above 0; at 0 it is gone f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 
 from events.chain import MODULUS
 from events.hooks.engine_event import EngineHash
@@ -105,9 +106,14 @@ class Holder:
         return Inventory.KNOWN if filled else Inventory.EMPTY
 
     @property
+    def total(self) -> int:
+        """Copies, with and without id."""
+        return sum(map(len, self.tables.values()))
+
+    @property
     def doubtful(self) -> int:
         """Copies that may be gone."""
-        return sum(len(table.copies) + len(table.nameless) for table in self.tables.values()) - self.certain
+        return self.total - self.certain
 
     def declaration(self, inventory: Inventory) -> HolderDeclared:
         return HolderDeclared(
@@ -120,10 +126,30 @@ class Holder:
         )
 
 
+WATCHED_KEPT = 1 << 18
+
+
+class Watch:
+    """Ids that a table got while a snapshot of it is written. `overrun`: more than can be kept, so that the
+    snapshot isn't whole."""
+
+    __slots__ = ("ids", "overrun")
+
+    def __init__(self) -> None:
+        self.ids: list[bytes] = []
+        self.overrun = False
+
+    def add(self, ids: list[bytes]) -> None:
+        if len(self.ids) + len(ids) > WATCHED_KEPT:
+            self.overrun = True
+        else:
+            self.ids.extend(ids)
+
+
 class Table:
     """Copies of one holder and group: `copies` by block id, `nameless` (orphans, unassigned) by engine hash.
 
-    `added` holds one list for each snapshot that watches, for the ids that came since.
+    `added` holds one watch for each snapshot that is being written.
     """
 
     __slots__ = ("added", "by_domain", "copies", "group", "holder", "index", "nameless", "size")
@@ -136,7 +162,13 @@ class Table:
         self.copies: dict[bytes, Copy] = {}
         self.nameless: dict[EngineHash, Copy] = {}
         self.by_domain: dict[str, Tally] = {}
-        self.added: list[list[bytes]] = []
+        self.added: list[Watch] = []
+
+    def __len__(self) -> int:
+        return len(self.copies) + len(self.nameless)
+
+    def __bool__(self) -> bool:
+        return True
 
     def tally(self, domain: str) -> Tally:
         found = self.by_domain.get(domain)
@@ -274,6 +306,28 @@ class Table:
             copy.twins = {}
         copy.twins[node.hash] = node
         hashes.use(node)
+
+
+def drop_oldest(holder: Holder, keep: int, hashes: HashMap) -> list[tuple[Table, Copy]]:
+    """Forgets all but `keep` copies: those without id first, then those that may be gone, then the oldest
+    others, of each group as many as its share. The holder is partial from now on."""
+    dropped: list[tuple[Table, Copy]] = []
+
+    def drop(choose: Callable[[Table, int], list[Copy]]) -> None:
+        total = holder.total
+        if total <= keep:
+            return
+        for table in holder.tables.values():
+            share = -(-(total - keep) * len(table) // total)
+            for copy in choose(table, min(share, holder.total - keep)):
+                table.end(copy, hashes)
+                dropped.append((table, copy))
+
+    drop(lambda table, _: list(islice(table.nameless.values(), max(0, holder.total - keep))))
+    drop(lambda table, _: [c for c in table.copies.values() if not c.certain][: max(0, holder.total - keep)])
+    drop(lambda table, share: list(islice(table.copies.values(), max(0, share))))
+    holder.partial = holder.partial or bool(dropped)
+    return dropped
 
 
 def drop_doubtful(holder: Holder, keep: int, hashes: HashMap) -> list[tuple[Table, Copy]]:

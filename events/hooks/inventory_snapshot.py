@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from events.hooks.engine_identity import DomainBook, HashMap
+from events.hooks.engine_port import RestatementOverrunError
 from events.hooks.holder_book import HolderBook
-from events.hooks.inventory import Table
+from events.hooks.inventory import Table, Watch
 from events.hooks.translation import Draft, Translation
 from events.ids import ROOT_PARENT, CopyState, EvictReason, Lineage
 from events.model.part import (
@@ -76,13 +77,15 @@ def _ranges(name: str, table: Table) -> Iterator[Translation]:
     buckets: list[list[bytes]] = [[] for _ in range(count)]
     for block in table.copies:
         buckets[_bucket(block, count)].append(block)
-    watched: list[bytes] = []
-    table.added.append(watched)
+    watch = Watch()
+    table.added.append(watch)
     try:
         for index in range(count):
-            for block in watched:
+            if watch.overrun:
+                raise RestatementOverrunError(name)
+            for block in watch.ids:
                 buckets[_bucket(block, count)].append(block)
-            watched.clear()
+            watch.ids.clear()
             low = -(-index * _PREFIXES // count)
             high = -(-(index + 1) * _PREFIXES // count) - 1
             mark = SnapshotRange(
@@ -93,8 +96,9 @@ def _ranges(name: str, table: Table) -> Iterator[Translation]:
                 high=high.to_bytes(2, "big") + b"\xff" * 14,
             )
             yield Translation([mark], _parts(table, buckets[index]))
+            buckets[index] = []
     finally:
-        table.added = [other for other in table.added if other is not watched]
+        table.added = [other for other in table.added if other is not watch]
 
 
 def _bucket(block: bytes, count: int) -> int:

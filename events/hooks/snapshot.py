@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from events.hooks.engine_port import Translation
+from events.hooks.engine_port import RestatementOverrunError, Translation
 from events.kafka.deadline import within
+
+LOG = logging.getLogger(__name__)
 
 
 class SnapshotHook(Protocol):
@@ -51,6 +54,7 @@ class Repair:
         monotonic_s: Callable[[], float],
     ) -> None:
         self.written = 0
+        self.overrun = 0
         self._hook = hook
         self._room = room
         self._pace = pace
@@ -84,6 +88,10 @@ class Repair:
             self._writing = True
             try:
                 whole = await self._write(epoch_no)
+            except RestatementOverrunError as error:
+                LOG.warning("%s; beginning again", error)
+                self.overrun += 1
+                whole = False
             finally:
                 self._writing = False
             if whole:

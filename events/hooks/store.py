@@ -127,8 +127,8 @@ class StoreReader:
             )
         if fresh:
             table.tally(fresh_domain).add(fresh)
-            for watched in table.added:
-                watched.extend(fresh)
+            for watch in table.added:
+                watch.add(fresh)
 
     def _find_nameless(self, table: Table, landed: Copy) -> Copy | None:
         """Counts a hash without id; or, for one that has its id only now, ends the count and returns a copy
@@ -151,7 +151,7 @@ class StoreReader:
         copy.bound, copy.certain = old.bound, False
         table.copies[node.block] = copy
         table.tally(node.chain.domain).add([node.block])
-        for watched in table.added:
-            watched.append(node.block)
+        for watch in table.added:
+            watch.add([node.block])
         self._hashes.use(node)
         return copy

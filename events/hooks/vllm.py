@@ -32,6 +32,7 @@ from events.hooks.engine_event import (
     MalformedEvent,
     UnknownEvent,
 )
+from events.model.field import MAX_COUNT
 
 END_SEQ: Final = -1
 """Sequence number of the empty message that ends a replay answer."""
@@ -105,7 +106,7 @@ def decode_frames(frames: Sequence[bytes]) -> tuple[str, int, bytes]:
     if not 2 <= len(frames) <= 4 or len(frames[-2]) != 8 or (len(frames) == 4 and frames[0]):
         raise DecodeError("engine_frames", f"{len(frames)} frames")
     seq: int = struct.unpack(">q", frames[-2])[0]
-    if seq < END_SEQ or (seq == END_SEQ and frames[-1]):
+    if not END_SEQ <= seq <= MAX_COUNT or (seq == END_SEQ and frames[-1]):
         raise DecodeError("engine_frames", f"sequence {seq}")
     try:
         topic = frames[-3].decode() if len(frames) > 2 else ""
