@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 ARGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo soak test lint format lock clean venv
+.PHONY: help demo soak faults test lint format lock clean venv
 
 help:
 	@echo "make demo    run a real request trace through everything, on this machine"
 	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
+	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
 	@echo "make test    check and test everything"
 	@echo "make lint    only the static checks"
 	@echo "make format  lay out the code"
@@ -21,6 +22,10 @@ demo: venv
 
 soak: venv
 	@$(BIN)/kvledger simulate --soak $(ARGS)
+
+faults: venv
+	@$(BIN)/kvledger up
+	@$(BIN)/kvledger simulate --matrix $(ARGS); code=$$?; $(BIN)/kvledger down; exit $$code
 
 test: lint
 	@$(BIN)/python -m pytest $(ARGS)
