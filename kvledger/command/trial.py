@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvledger.simulate.trial_report import TrialReport
 
 JOURNAL_LINES = 40
+TABLE_WIDTH = 150
 WHY_LINES = 60
 BOUND_MS = 500.0
 
@@ -52,7 +53,7 @@ def check(path: Path, console: Console, *, as_json: bool) -> None:
     except (HistoryError, OSError) as error:
         raise CommandError(str(error), advice="give a file that --history wrote") from error
     for line in found.lines():
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(found.document()))
     if found.wrong:
@@ -113,7 +114,7 @@ def run(settings: Settings, plan: FleetPlan, asked: Asked, console: Console, *, 
         or_unavailable(lambda: _play(settings, scenarios, seeds, asked, table, console, as_json=as_json))
     )
     if asked.matrix or len(seeds) > 1:
-        console.print(table.table())
+        console.print(table.table(), width=TABLE_WIDTH)
     if as_json and asked.matrix:
         typer.echo(table.json_line())
     if table.violations:
@@ -162,10 +163,11 @@ def _tell(report: TrialReport, console: Console) -> None:
         f"{report.in_bound_share:.1%} within the bound; {report.violations} violations",
         style=None if report.violations == 0 else "red",
         markup=False,
+        soft_wrap=True,
     )
     if report.violations:
         for line in (report.failed, *report.unrepaired, *report.lost_events, *report.whys[:WHY_LINES]):
             if line:
-                console.print(f"  {line}", markup=False)
+                console.print(f"  {line}", markup=False, soft_wrap=True)
         for line in report.journal[-JOURNAL_LINES:]:
-            console.print(f"  {line}", markup=False, style="dim")
+            console.print(f"  {line}", markup=False, style="dim", soft_wrap=True)

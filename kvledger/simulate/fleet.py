@@ -96,16 +96,19 @@ class Fleet:
         """A directly attached worker's engine dies and starts again, empty; returns its new life once that
         is registered.
 
-        Whoever ran the old process attests its end, as a supervisor does.
+        Whoever ran the old process attests its end, as a supervisor does: from then on nobody is owed an
+        answer about this worker until the new one is registered.
         """
-        hook = worker.hook
+        hook, rank = worker.hook, worker.engine.rank
         assert hook is not None
         self.truth.disturb(worker.name)
+        self.truth.retire(worker.name, rank)
         ended = worker.engine.life
         life = worker.crash()
         hook.restarted(life, ended=True)
         await self.attester.append(exit_of(worker.name, ended, "the process that ran it has restarted it"))
         opened = await hook.opened(timeout_s)
+        self.truth.enlist(worker.name, rank, basis=self.plan.basis)
         self.truth.calm(worker.name)
         if not opened:
             raise FleetError(f"{worker.name} did not come back within {timeout_s:.0f} s")
