@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from events.ids import Basis
 from events.model.signal import Echo
+
+LOG = logging.getLogger(__name__)
 
 
 class Echoing:
@@ -25,6 +28,7 @@ class Echoing:
         if not ready or beacon == self.newest:
             return None
         self._task = asyncio.get_running_loop().create_task(self._confirm_for(beacon))
+        self._task.add_done_callback(_tell)
         return self._task
 
     def reset(self) -> None:
@@ -41,3 +45,10 @@ class Echoing:
         basis = await self._confirm()
         if basis is not None:
             self.newest, self.basis = beacon, basis
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """Nobody waits for a confirmation's result; without an echo readers leave the engine out."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        LOG.error("a confirmation failed: %s", type(error).__name__)

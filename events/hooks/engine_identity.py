@@ -103,6 +103,12 @@ class DomainBook:
             del self._chains[key]
         return frozenset(gone)
 
+    def drop(self, adapter: str | None) -> list[Chain]:
+        """Forgets an adapter's profiles, or with None all, and returns them: what comes is of new ones."""
+        gone = [chain for chain in self._chains.values() if adapter is None or chain.adapter == adapter]
+        self._chains = {key: chain for key, chain in self._chains.items() if chain not in gone}
+        return gone
+
     def keep(self, used: Collection[Chain]) -> None:
         """Forgets the profiles that nothing is held of; before `declare_again`, as a reader would miss them."""
         self._chains = {key: chain for key, chain in self._chains.items() if chain in used}
@@ -250,11 +256,11 @@ class HashMap:
             node.chain for nodes in self._sizes.values() for node in nodes.values() if node.chain is not None
         }
 
-    def unname(self, domains: Collection[str]) -> None:
-        """The hashes of these domains have no ids any more, nor will what follows them; the tables first."""
+    def unname(self, gone: Callable[[Chain], bool]) -> None:
+        """The hashes of these chains have no ids any more, nor will what follows them; the tables first."""
         for nodes in self._sizes.values():
             for node in nodes.values():
-                if node.chain is not None and node.chain.domain in domains:
+                if node.chain is not None and gone(node.chain):
                     node.block, node.parent, node.chain, node.unassigned = b"", None, None, True
 
     def identify(self, event: BlockStored) -> list[Node]:

@@ -197,6 +197,10 @@ class Translator(Protocol):
         """The same of the holders that outlive the engine."""
         ...
 
+    def retire_profiles(self, adapter: str | None = None) -> Translation | None:
+        """The copies of an adapter, or of all, are void: it was changed in place."""
+        ...
+
     def retire(self) -> Translation | None:
         """Copies of domains that have left the key ring become `unassigned`; None if no domain has left."""
         ...

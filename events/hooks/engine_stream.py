@@ -43,6 +43,7 @@ from events.model.part import (
     EngineLoss,
     Opened,
     Orphans,
+    ProfileRetired,
     RequestStanding,
     SnapshotBegin,
     Statement,
@@ -253,11 +254,33 @@ class EngineStream:
             return None
         draft = Draft()
         for table in self._holders.tables():
-            for domain, block in table.unname(gone, self._hashes):
+            for domain, block in table.unname(lambda chain: chain.domain in gone, self._hashes):
                 draft.evicted(domain, table.holder.name, table.index, block, EvictReason.UNKNOWN, True)
-        self._hashes.unname(gone)
+            table.forget_domains(gone)
+        self._hashes.unname(lambda chain: chain.domain in gone)
         self._tell(draft)
         return draft.finish()
+
+    def retire_profiles(self, adapter: str | None = None) -> Translation | None:
+        """An adapter was loaded again under its name, or, with None, the model's weights were changed in
+        place: no engine says so on its event socket, so whoever does it must call this before anything is
+        computed with the new ones. The profiles are retired, which voids their copies for readers; here they
+        are still held, as `unassigned`. What is stored from now on is of new profiles. None: there were none.
+        """
+        gone = self._book.drop(adapter)
+        if not gone:
+            return None
+        draft = Draft()
+        for table in self._holders.tables():
+            table.unname(gone.__contains__, self._hashes)
+        self._hashes.unname(gone.__contains__)
+        self._tell(draft)
+        translation = draft.finish()
+        for chain in gone:
+            if chain.declared:
+                retired = ProfileRetired(profile=chain.number)
+                translation.parts.setdefault(chain.domain, []).append(retired)
+        return translation
 
     @property
     def removed_unknown(self) -> int:

@@ -29,8 +29,9 @@ from events.model.part import Closed, Drained, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
 
 LOG = logging.getLogger(__name__)
-STICKY_FAULTS = ("chain_break", "equivocation")
-"""Faults of a stream that no snapshot heals: its hook begins another epoch."""
+STICKY_FAULTS = ("chain_break", "equivocation", "forked")
+"""Faults of a stream that no snapshot heals: its hook begins another epoch. `forked`: the stream obeyed another
+`kv.control` than the reader; registering shows whether this process has read one that no longer is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,13 @@ class Hook:
         self.obligations.new_life(self.installed if born_after is None else born_after)
         self._translator.open(engine_life)
         self.new_epoch()
+
+    def retire_profiles(self, adapter: str | None = None) -> None:
+        """An adapter was loaded again under its name, or the weights were changed in place (None): the copies
+        are void from here on. Call it before anything is computed with the new ones."""
+        retired = self._translator.retire_profiles(adapter)
+        if retired is not None:
+            self.write_translation(retired)
 
     def drain(self) -> None:
         """A planned leave: no new work should be routed here."""

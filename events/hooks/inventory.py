@@ -13,7 +13,7 @@ from itertools import islice
 
 from events.chain import MODULUS
 from events.hooks.engine_event import EngineHash
-from events.hooks.engine_identity import HashMap, Node
+from events.hooks.engine_identity import Chain, HashMap, Node
 from events.ids import Inventory, Lineage, Tier
 from events.model.part import Group, HolderDeclared, Statement
 from events.model.signal import PulseChecksum
@@ -264,21 +264,24 @@ class Table:
         for domain in self.by_domain:
             self.by_domain[domain] = Tally()
 
-    def unname(self, domains: Collection[str], hashes: HashMap) -> list[tuple[str, bytes]]:
-        """The copies of these domains become `unassigned` ones, one for each of their hashes; returns which
+    def unname(self, gone: Callable[[Chain], bool], hashes: HashMap) -> list[tuple[str, bytes]]:
+        """The copies of these chains become `unassigned` ones, one for each of their hashes; returns which
         copies (domain, block) there were. The caller has their hashes unnamed next."""
         ended: list[tuple[str, bytes]] = []
         for copy in list(self.copies.values()):
             chain = copy.node.chain
-            if chain is None or chain.domain not in domains:
+            if chain is None or not gone(chain):
                 continue
             ended.append((chain.domain, copy.node.block))
             for node in copy.nodes():
                 self._count_copy_again(copy, node, hashes)
             self.end(copy, hashes)
+        return ended
+
+    def forget_domains(self, domains: Collection[str]) -> None:
+        """They are never stated again; nothing of them is held any more."""
         for domain in domains:
             self.by_domain.pop(domain, None)
-        return ended
 
     def every_copy(self) -> Iterator[Copy]:
         yield from self.copies.values()

@@ -38,7 +38,8 @@ class PulsingHook(Protocol):
 
 class Pulser:
     """One for a process. A pulse that isn't acknowledged when the next is due holds that one back: a late
-    pulse says nothing that a newer one doesn't."""
+    pulse says nothing that a newer one doesn't. A hook whose confirmation took longer than the budget isn't
+    waited for again until one is done by the next pulse: a dead engine delays nobody else's pulses."""
 
     def __init__(
         self,
@@ -58,6 +59,9 @@ class Pulser:
         self._producer = RebuiltProducer(connection, client_id="kvledger-pulse", max_batch_bytes=64 * 1024)
         self._sending: asyncio.Task[bool] | None = None
         self._waited = 0
+        self._asked: dict[PulsingHook, tuple[asyncio.Task[None], int]] = {}
+        self._slow: set[PulsingHook] = set()
+        self._tick = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -80,15 +84,23 @@ class Pulser:
 
     async def _confirm(self) -> None:
         beacon = self._newest_beacon()
-        running: list[asyncio.Task[None]] = []
+        asked, self._asked = self._asked, {}
+        self._tick += 1
         for hooks in self._hooks().values():
             for hook in hooks:
                 hook.tick()
+                before = asked.get(hook)
+                if before is not None and before[0].done() and before[1] == self._tick - 1:
+                    self._slow.discard(hook)
                 task = None if beacon is None else hook.echo(beacon)
                 if task is not None:
-                    running.append(task)
+                    begun = before[1] if before is not None and before[0] is task else self._tick
+                    self._asked[hook] = (task, begun)
+        self._slow.intersection_update(self._asked)
+        running = [task for hook, (task, _) in self._asked.items() if hook not in self._slow]
         if running:
             await asyncio.wait(running, timeout=self._confirm_budget_s)
+        self._slow.update(hook for hook, (task, _) in self._asked.items() if not task.done())
 
     def _collect(self) -> list[tuple[bytes, bytes]]:
         pulses: list[tuple[bytes, bytes]] = []

@@ -18,6 +18,7 @@ from events.fold.registry import Registry
 from events.hooks.client_task import guarded
 from events.hooks.stream import Epoch
 from events.ids import StreamKey
+from events.kafka.connection import LogTruncatedError
 from events.kafka.control import Appended
 from events.model.control import Registered
 from events.signing import Signer
@@ -99,7 +100,8 @@ class Registrar:
 
         Raises SchemaNotEnabledError before anything is written, RegistrationError, SignatureError without
         an enrolment key, LogUnavailableError: then the log may hold the registration all the same, and a
-        later attempt, a new epoch, supersedes it.
+        later attempt, a new epoch, supersedes it. LogTruncatedError if the log has taken it at a place that
+        this process has read another record at: the process must begin again.
         """
         registry = self._follower.registry
         enabled = registry.schema.get("event_batch", 0)
@@ -116,7 +118,12 @@ class Registrar:
             endpoint=endpoint,
             model=model,
         )
+        read_upto = registry.next_offset
         appended = await guarded(self._writer.append(body))
+        if appended.offset < read_upto:
+            raise LogTruncatedError(
+                f"kv.control took a record at {appended.offset}, {read_upto} were read of it before"
+            )
         if not await self._follower.wait_for(appended.offset, self._timeout_s):
             raise RegistrationError(worker, rank, "kv.control could not be followed in time")
         stream = StreamKey(worker, rank, body.epoch)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from events.errors import KvledgerError
 from events.hooks.stream import Epoch
+from events.kafka.connection import LogTruncatedError
 from events.kafka.deadline import within
 
 LOG = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ class Reporting:
             return False
         try:
             epoch = await self._hook.register_epoch(self._registrar)
+        except LogTruncatedError:
+            raise
         except KvledgerError as error:
             LOG.warning("no epoch yet: %s", error)
             self.why_not_open = str(error)

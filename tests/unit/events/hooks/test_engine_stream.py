@@ -137,6 +137,40 @@ class TestIdentity:
         assert set(folded.copies()) == set(ids(1, 2, adapter="ad1"))
         assert folded.stream.orphan_counts() == (1, 0)
 
+    def test_an_adapter_that_is_loaded_again_voids_its_copies_and_only_those(
+        self, folded: FoldedStream
+    ) -> None:
+        folded.events(stored(1, 2, lora="ad1"), stored(3))
+        retired = folded.stream.retire_profiles("ad1")
+        assert retired is not None
+        folded.take(retired)
+        assert folded.credited() == set(ids(3))
+        assert folded.stream.orphan_counts() == (0, 2)
+        assert folded.stream.retire_profiles("ad1") is None
+        # A prompt that goes on from a void block is void; one computed anew is of a new profile.
+        folded.events(stored(4, parent=2, lora="ad1"))
+        assert folded.credited() == set(ids(3))
+        folded.events(stored(1, lora="ad1"))
+        assert folded.credited() == {*ids(3), *ids(1, adapter="ad1")}
+        assert {number: profile.retired for (_, number), profile in folded.state.profiles.items()} == {
+            0: True,
+            1: False,
+            2: False,
+        }
+        folded.snapshot()
+        assert folded.credited() == {*ids(3), *ids(1, adapter="ad1")}
+
+    def test_weights_changed_in_place_void_everything(self, folded: FoldedStream) -> None:
+        folded.events(stored(1, 2), stored(3, salt=make_salt(RING["acme"].salt_key, "acme")))
+        retired = folded.stream.retire_profiles()
+        assert retired is not None
+        folded.take(retired)
+        assert not folded.copies()
+        assert folded.stream.orphan_counts() == (0, 3)
+        folded.events(removed(1, 2, 3), stored(1))
+        assert folded.stream.orphan_counts() == (0, 0)
+        assert folded.credited() == set(ids(1))
+
     def test_images_and_embeddings_are_part_of_the_id(self, folded: FoldedStream) -> None:
         keys = ExtraKeys(mm=(("image-1", -2),), prompt_embeds=b"digest")
         folded.events(stored(1, extra=keys))
