@@ -39,7 +39,7 @@ def run(
         typer.echo(report.json_line())
     for table in report.tables():
         console.print(table)
-    for line in (*report.whys, *report.unrepaired, *report.lost_events):
+    for line in (*report.whys, *report.explained, *report.unrepaired, *report.lost_events):
         console.print(line, markup=False)
     if report.failed:
         console.print(f"the fleet failed: {report.failed}", markup=False)

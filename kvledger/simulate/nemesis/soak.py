@@ -58,6 +58,7 @@ class _Soak:
     fleet: Fleet
     rest: RestClient
     asker: Asker
+    checker: Checker
     names: BlockNames
     faults: Mapping[str, Fault]
     progress: Progress
@@ -197,6 +198,7 @@ class _Soak:
             failed=self.failed,
             host_slow_s=round(fleet.watch.slow_s, 1),
             whys=tuple(tally.whys),
+            explained=tuple(line for one in self.checker.explanations[:2] for line in one.lines()),
             journal=tuple(f"{(at_ns - began_ns) / 1e9:8.2f} {text}" for at_ns, text in self.journal),
             home=str(self.settings.home),
         )
@@ -268,8 +270,9 @@ async def _perform(settings: Settings, url: str, plan: SoakPlan, progress: Progr
             missing = await until(lambda: answers_complete(arena), READY_S)
             if missing:
                 raise FleetError(f"the fleet did not come up within {READY_S:.0f} s: {missing}")
-            asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
-            soak = _Soak(plan, settings, fleet, rest, asker, names, faults, progress)
+            checker = Checker(fleet.truth, transit_ms=TRANSIT_MS)
+            asker = Asker(fleet, rest, checker)
+            soak = _Soak(plan, settings, fleet, rest, asker, checker, names, faults, progress)
             began_s = time.monotonic()
             await soak.run()
             return soak.report(time.monotonic() - began_s)

@@ -50,7 +50,8 @@ class KindReport:
 @dataclass(frozen=True, slots=True)
 class SoakReport:
     """One soak. `digest` is empty if index and log are equal, `lost_events` and `unrepaired` if nothing was
-    lost and everything was repaired. `excused_share`: lookups that are right only because of a disturbance.
+    lost and everything was repaired. `whys` has the first violations in words, `explained` the very first wrong
+    answers with their records. `excused_share`: lookups that are right only because of a disturbance.
     """
 
     seed: int
@@ -74,6 +75,7 @@ class SoakReport:
     failed: str = ""
     host_slow_s: float = 0.0
     whys: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
     journal: tuple[str, ...] = ()
     home: str = ""
 
