@@ -136,10 +136,8 @@ class Asker:
         if status == 404:
             tally.unknown_profile += 1
             served_ns = self._first_served_ns.get(prompt.tenant)
-            if served_ns is not None and start_ns - served_ns > PROFILE_GRACE_MS * 1e6:
-                why = f"404 for a profile served in {prompt.tenant}"
-                self._count(Verdict(Outcome.UNJUSTIFIED_REFUSAL, why))
-            return
+            if served_ns is None or start_ns - served_ns < PROFILE_GRACE_MS * 1e6:
+                return
         credits: list[Credit] = []
         exclusions: list[Exclusion] = []
         if status == 200:

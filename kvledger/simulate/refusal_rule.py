@@ -51,6 +51,8 @@ class RefusalRule:
                 return Verdict(Outcome.OK)
             return _refused(f"422 for a bound of {lookup.bound_ms} ms, above the floor")
         if lookup.status not in (0, 200, 503):
+            if lookup.status == 404 and self._disturbed(lookup, None):
+                return Verdict(Outcome.OK, excused=True)
             return _refused(f"status {lookup.status}")
         eligible = [
             who
@@ -59,7 +61,8 @@ class RefusalRule:
         ]
         servable = [who for who in eligible if self._servable(lookup, who)]
         calm = [who for who in servable if not self._disturbed(lookup, who[0])]
-        needed = self._needed(lookup, len(eligible))
+        # Who needs nobody is still owed whoever could have been answered for.
+        needed = max(self._needed(lookup, len(eligible)), int(lookup.status == 200))
         if not eligible or len(servable) < needed:
             return Verdict(Outcome.OK)
         if len(calm) < needed or (not calm and self._disturbed(lookup, None)):

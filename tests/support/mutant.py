@@ -350,7 +350,7 @@ FURTHER = (
     Mutant("pulse counted before applied", pulse_before_applied),
     Mutant("age of the control view ignored", control_age_ignored, ("stall_control",)),
     Mutant("newest beacon for any echo", newest_beacon_for_any_echo),
-    Mutant("age from the read-back", age_from_read_back, ("stall", "hold")),
+    Mutant("age from the read-back", age_from_read_back, ("stall",)),
     Mutant("superseded stream credited", superseded_stream_credited, ("replace",)),
     Mutant("bound not enforced", bound_not_enforced),
     Mutant("a quarter of the age told", half_the_age),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from events.ids import Role
@@ -167,7 +167,9 @@ async def omit(fleet: VirtualFleet, member: Member) -> None:
 
     outlet.write = omitting  # type: ignore[method-assign]
     async with _trouble(fleet, member.name, "omission"):
-        await asyncio.wait([asyncio.ensure_future(omitted.wait())], timeout=3.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3.0):
+                await omitted.wait()
         await asyncio.sleep(2.0)
         outlet.write = write  # type: ignore[method-assign]
         fleet.paused.discard(member.name)

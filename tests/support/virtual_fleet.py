@@ -38,7 +38,7 @@ from kvledger.simulate.worker import SimWorker
 from router_client import answer as answering
 from router_client.query import Query
 from router_client.view import LocalView
-from router_client.wire import Answer
+from router_client.wire import Answer, OnStale
 from tests.support.virtual_log import (
     NOWHERE,
     TENANT,
@@ -239,8 +239,11 @@ class VirtualFleet:
 
     def look(self, prompt: Prompt) -> None:
         """One lookup, judged."""
-        bound_ms = self.rng.choice((600.0, 600.0, 1000.0, 2000.0, None))
-        weak = self.unconfirmed and self.rng.random() < 0.3
+        rng = self.rng
+        bound_ms = rng.choice((600.0, 600.0, 1000.0, 2000.0, None))
+        weak = self.unconfirmed and rng.random() < 0.3
+        names = [member.name for member in self.members]
+        some = tuple(rng.sample(names, rng.randrange(1, 4))) if rng.random() < 0.15 else None
         query = Query(
             TENANT,
             MODEL,
@@ -248,7 +251,11 @@ class VirtualFleet:
             None,
             prompt.token_bytes(),
             bound_ms,
+            on_stale=rng.choice((OnStale.DROP,) * 8 + (OnStale.FAIL, OnStale.INCLUDE)),
+            min_coverage=rng.choice((None,) * 8 + (0, 2, 0.5, 1.0)),
+            candidates=some,
             basis=Basis.UNCONFIRMED if weak else Basis.PUBLISHED,
+            limit=1 if rng.random() < 0.1 else None,
         )
         now_ns = self.now_ns()
         found = answering.answer(self.view, query, now_ns, 0)
@@ -284,6 +291,10 @@ class VirtualFleet:
             now_ns,
             now_ns,
             status,
+            on_stale=query.on_stale.value,
+            min_coverage=query.min_coverage,
+            limited=query.candidates is not None or query.limit is not None,
+            candidates=query.candidates if query.limit is None else None,
             basis=query.basis.value,
             **answer,  # type: ignore[arg-type]
         )

@@ -16,7 +16,7 @@ def told(checker: Checker) -> str:
     return "\n".join(line for one in checker.explanations for line in one.lines())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_wrong_or_unjustified_under_any_fault(seed: int) -> None:
     checker = trial(seed).checker
     assert checker.counts.outcomes == {Outcome.OK: checker.counts.lookups}, told(checker)

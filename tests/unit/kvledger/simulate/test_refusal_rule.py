@@ -169,6 +169,8 @@ def test_needed_coverage_is_judged_as_it_was_asked() -> None:
     assert fleet.verdict("", status=503, min_coverage=0.5, **nothing) is Outcome.UNJUSTIFIED_REFUSAL
     assert fleet.verdict("", status=503, candidates=("w",), **nothing) is Outcome.OK
     assert fleet.verdict("", status=503, on_stale="include", **nothing) is Outcome.UNJUSTIFIED_REFUSAL
+    gone = (Exclusion("w", 0, "gap"),)
+    assert fleet.verdict("", credits=(), exclusions=gone, candidates=("w",), min_coverage=0) is Outcome.OK
     fleet.truth.disturb()
     assert fleet.verdict("", status=503, min_coverage=0, **nothing) is Outcome.OK
     assert fleet.verdict("", status=422, bound_ms=300, on_stale="include") is Outcome.UNJUSTIFIED_REFUSAL
