@@ -1,4 +1,4 @@
-"""Bulk SQL generated from the tables: one statement a table and batch, rows passed as one JSON array.
+"""Bulk SQL for given columns: one statement a table and batch, rows passed as one JSON array.
 
 For the small tables only; copies go through arrays (`indexer.copy_sql`).
 """
@@ -8,27 +8,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
-
-from sqlalchemy import Column, Table
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.sql.compiler import IdentifierPreparer
+from typing import Any
 
 from indexer.database import REFUSED
-from indexer.tables import Base
 
 log = logging.getLogger(__name__)
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-_quote = IdentifierPreparer(_DIALECT).quote
-
-
-def table(model: type[Base]) -> Table:
-    """The Core table behind a mapped class."""
-    return cast(Table, model.__table__)
 
 
 def upsert(
-    model: type[Base],
+    table: str,
     columns: Sequence[str],
     *,
     key: Collection[str],
@@ -36,13 +24,12 @@ def upsert(
     keep: bool = False,
     touch: str | None = None,
 ) -> str:
-    """INSERT … ON CONFLICT (key) DO UPDATE of all other `columns`; `$1` is what `encode` makes.
+    """INSERT … ON CONFLICT (key) DO UPDATE of all other `columns`; `$1` is what `encode` makes. PostgreSQL
+    knows the columns' types: nothing here needs `indexer.tables`, which is slow to import.
 
     `keep`: an existing row stays as it is (and isn't returned). `touch`: a time column set to now.
     """
-    target = table(model)
     names = ", ".join(_quote(name) for name in columns)
-    typed = ", ".join(f"{_quote(name)} {_type(target.c[name])}" for name in columns)
     changed = [f"{_quote(name)} = excluded.{_quote(name)}" for name in columns if name not in key]
     if touch is not None:
         changed.append(f"{_quote(touch)} = now()")
@@ -52,8 +39,8 @@ def upsert(
     conflict = ", ".join(_quote(name) for name in key)
     action = "NOTHING" if keep else "UPDATE SET " + ", ".join(changed)
     sql = (
-        f"INSERT INTO {_quote(target.name)} ({names}) "  # noqa: S608 - names of our own tables
-        f"SELECT {names} FROM jsonb_to_recordset($1::jsonb) AS r({typed}) "
+        f"INSERT INTO {_quote(table)} ({names}) "  # noqa: S608 - names of our own tables
+        f"SELECT {names} FROM jsonb_populate_recordset(NULL::{_quote(table)}, $1::jsonb) "
         f"ON CONFLICT ({conflict}) DO {action}"
     )
     if returning:
@@ -61,8 +48,8 @@ def upsert(
     return sql
 
 
-def _type(column: Column[Any]) -> str:
-    return column.type.compile(dialect=_DIALECT)
+def _quote(name: str) -> str:
+    return f'"{name}"'
 
 
 def encode(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -3,16 +3,6 @@
 from __future__ import annotations
 
 from indexer.bulk import upsert
-from indexer.tables import (
-    Checkpoint,
-    DeletionRequest,
-    Domain,
-    QuotaChange,
-    QuotaLimit,
-    Registration,
-    TenantQuota,
-    Verdict,
-)
 
 CLAIM = """
 INSERT INTO partition_progress (topic, partition, term) VALUES ($1, 0, 1)
@@ -31,9 +21,9 @@ WHERE topic = $1 AND partition = 0 AND term = $2
 EMPTY = """TRUNCATE domain, registration, deletion_request, verdict, checkpoint, quota_limit, tenant_quota,
 quota_change"""
 
-DOMAIN = upsert(Domain, ("name", "tenant", "shared", "admitted", "created_at_offset"), key=("name",))
+DOMAIN = upsert("domain", ("name", "tenant", "shared", "admitted", "created_at_offset"), key=("name",))
 REGISTRATION = upsert(
-    Registration,
+    "registration",
     (
         "epoch_no",
         "worker",
@@ -50,7 +40,7 @@ REGISTRATION = upsert(
     key=("epoch_no",),
 )
 DELETION = upsert(
-    DeletionRequest,
+    "deletion_request",
     (
         "number",
         "kind",
@@ -73,32 +63,32 @@ UPDATE deletion_request r SET tenant = d.tenant FROM domain d
 WHERE r.tenant IS NULL AND d.name = r.domain
 """
 LIMIT = upsert(
-    QuotaLimit,
+    "quota_limit",
     ("tenant", "tier", "unit", "soft", "hard", "set_at_offset"),
     key=("tenant", "tier", "unit"),
 )
 VERDICT = upsert(
-    Verdict,
+    "verdict",
     ("offset", "request", "verdict", "reasons", "frontier", "bundle_sha256", "given_at", "signer"),
     key=("offset",),
 )
-CHECKPOINT = upsert(Checkpoint, ("offset", "positions", "control_hash", "signer"), key=("offset",))
+CHECKPOINT = upsert("checkpoint", ("offset", "positions", "control_hash", "signer"), key=("offset",))
 
 # An older term's word never replaces a newer one's; `since` is kept while the level stays.
 QUOTA = (
     upsert(
-        TenantQuota,
+        "tenant_quota",
         ("tenant", "tier", "unit", "used", "soft", "hard", "level", "shares", "term", "offset", "since"),
         key=("tenant", "tier", "unit"),
     ).replace(
-        "since = excluded.since",
-        "since = CASE WHEN tenant_quota.level = excluded.level THEN tenant_quota.since"
+        '"since" = excluded."since"',
+        '"since" = CASE WHEN tenant_quota.level = excluded.level THEN tenant_quota.since'
         " ELSE excluded.since END",
     )
     + " WHERE tenant_quota.term <= excluded.term"
 )
 QUOTA_HISTORY = upsert(
-    QuotaChange,
+    "quota_change",
     ("offset", "tenant", "tier", "unit", "used", "soft", "hard", "level", "changed_at"),
     key=("offset",),
     keep=True,
@@ -117,7 +107,23 @@ FROM jsonb_to_recordset($1::jsonb) AS r(stream_id int8, alias bytea, domain text
 WHERE a.stream_id = r.stream_id AND a.alias = r.alias
 """
 
+# Superseded streams go with the last of their history, unless an ack of theirs still counts.
 FORGET = (
-    "DELETE FROM copy_span WHERE ended_at < now() - make_interval(days => $1)",
+    "SELECT maintain_copy_span($1)",
     "DELETE FROM partition_time WHERE appended_at < now() - make_interval(days => $1)",
+    """
+DELETE FROM stream s USING registration g
+WHERE (g.worker, g.rank, g.epoch) = (s.worker, s.rank, s.epoch) AND g.superseded
+AND s.updated_at < now() - make_interval(days => $1)
+AND NOT EXISTS (SELECT FROM holder h JOIN copy c ON c.holder_id = h.id WHERE h.stream_id = s.id)
+AND NOT EXISTS (SELECT FROM holder h JOIN copy_span x ON x.holder_id = h.id WHERE h.stream_id = s.id)
+AND (
+    g.exit_attested
+    OR NOT EXISTS (SELECT FROM deletion_ack k WHERE k.stream_id = s.id)
+    OR EXISTS (
+        SELECT FROM registration n
+        WHERE (n.worker, n.rank, n.engine_life) = (g.worker, g.rank, g.engine_life) AND n.epoch_no > g.epoch_no
+    )
+)
+""",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Protocol
 
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
@@ -19,36 +18,62 @@ class PartitionLog(Protocol):
         """The first record at or after `offset`, None when there is none before the log's end."""
 
 
-@dataclass(frozen=True, slots=True)
 class KafkaPartitionLog:
-    """`PartitionLog` on Kafka; each call connects and disconnects, for it is asked at take-over only."""
+    """`PartitionLog` on Kafka, over one connection that is made when it is needed; `close` ends it.
 
-    connection: KafkaConnection
-    timeout_s: float = 15.0
+    A call that fails drops the connection, so that the next one begins anew.
+    """
+
+    def __init__(self, connection: KafkaConnection, timeout_s: float = 15.0) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._tail: LogTail | None = None
+        self._lock = asyncio.Lock()
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        where = (topic, partition)
-        tail = LogTail(self.connection, {where: 0})
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                await tail.start()
-                return (await tail.beginning_offsets())[where], (await tail.end_offsets())[where]
-        except TimeoutError as error:
-            raise LogUnavailableError(f"{topic}[{partition}] doesn't answer") from error
-        finally:
-            await tail.stop()
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await (await self._connected()).bounds(topic, partition)
+            except BaseException as error:
+                raise await self._failed(error, topic, partition) from error
 
     async def first_from(self, topic: str, partition: int, offset: int) -> RawRecord | None:
-        tail = LogTail(self.connection, {(topic, partition): offset})
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                await tail.start()
-                end = (await tail.end_offsets())[topic, partition]
-                while offset < end:
-                    for record in await tail.fetch(timeout_ms=500, max_records=1):
-                        return record
-                return None
-        except TimeoutError as error:
-            raise LogUnavailableError(f"{topic}[{partition}] doesn't answer") from error
-        finally:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    tail = await self._connected()
+                    _, end = await tail.bounds(topic, partition)
+                    if offset >= end:
+                        return None
+                    tail.assign({(topic, partition): offset})
+                    while offset < end:
+                        for record in await tail.fetch(timeout_ms=500, max_records=1):
+                            tail.assign({})
+                            return record
+                    return None
+            except BaseException as error:
+                raise await self._failed(error, topic, partition) from error
+
+    async def _connected(self) -> LogTail:
+        if self._tail is None:
+            tail = LogTail(self._connection, {})
+            await tail.start()
+            self._tail = tail
+        return self._tail
+
+    async def _failed(self, error: BaseException, topic: str, partition: int) -> BaseException:
+        await self._drop()
+        if isinstance(error, TimeoutError):
+            return LogUnavailableError(f"{topic}[{partition}] doesn't answer")
+        return error
+
+    async def close(self) -> None:
+        """Idempotent; the next call connects again."""
+        async with self._lock:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
             await tail.stop()

@@ -24,21 +24,11 @@ from indexer.row import (
     usage_row,
 )
 from indexer.store import Lease
-from indexer.tables import (
-    CopyAttribute,
-    DeadRecord,
-    DeletionAck,
-    Holder,
-    Profile,
-    Stream,
-    StreamAlias,
-    TenantUsage,
-)
 
 STREAM_KEY = ("partition", "worker", "rank", "epoch")
 STREAM_COLUMNS = (*STREAM_KEY, *SCALARS, "unknown_events", "nonces", "transfers", "snapshot")
 STREAM = upsert(
-    Stream, STREAM_COLUMNS, key=STREAM_KEY, returning=("id", "worker", "rank", "epoch"), touch="updated_at"
+    "stream", STREAM_COLUMNS, key=STREAM_KEY, returning=("id", "worker", "rank", "epoch"), touch="updated_at"
 )
 HOLDER_COLUMNS = (
     "stream_id",
@@ -51,9 +41,9 @@ HOLDER_COLUMNS = (
     "orphans",
     "unassigned",
 )
-HOLDER = upsert(Holder, HOLDER_COLUMNS, key=("stream_id", "name"), returning=("id", "stream_id", "name"))
+HOLDER = upsert("holder", HOLDER_COLUMNS, key=("stream_id", "name"), returning=("id", "stream_id", "name"))
 PROFILE = upsert(
-    Profile,
+    "profile",
     (
         "stream_id",
         "alias",
@@ -67,22 +57,22 @@ PROFILE = upsert(
     ),
     key=("stream_id", "alias", "number"),
 )
-ALIAS = upsert(StreamAlias, ("stream_id", "alias", "domain"), key=("stream_id", "alias"), keep=True)
+ALIAS = upsert("stream_alias", ("stream_id", "alias", "domain"), key=("stream_id", "alias"), keep=True)
 ATTRIBUTE_COLUMNS = ("stream_id", *CopyAttributes._fields)
 ATTRIBUTE = upsert(
-    CopyAttribute, ATTRIBUTE_COLUMNS, key=ATTRIBUTE_COLUMNS, returning=("id", *ATTRIBUTE_COLUMNS)
+    "copy_attribute", ATTRIBUTE_COLUMNS, key=ATTRIBUTE_COLUMNS, returning=("id", *ATTRIBUTE_COLUMNS)
 )
 USAGE = upsert(
-    TenantUsage, ("stream_id", "alias", "tier", "blocks", "bytes"), key=("stream_id", "alias", "tier")
+    "tenant_usage", ("stream_id", "alias", "tier", "blocks", "bytes"), key=("stream_id", "alias", "tier")
 )
 STANDING = upsert(
-    DeletionAck,
+    "deletion_ack",
     ("stream_id", "alias", "request", "removed", "old_left", "orphans", "unassigned", "seq", "refused"),
     key=("stream_id", "alias", "request"),
     touch="updated_at",
 )
 DEAD = upsert(
-    DeadRecord,
+    "dead_record",
     ("topic", "partition", "offset", "reason"),
     key=("topic", "partition", "offset"),
     keep=True,

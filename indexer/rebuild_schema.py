@@ -28,7 +28,7 @@ from indexer.postgres_write import PROFILE as PROFILE_ROWS
 from indexer.postgres_write import STANDING as STANDING_ROWS
 from indexer.rebuild_fold import PartitionRebuild, RowIds, SpanRow, attribute_rows, copy_columns, span_columns
 from indexer.row import holder_row, profile_row, standing_row, stream_row, usage_row
-from indexer.tables import Base, CopyAttribute, Holder, Stream
+from indexer.tables import Base
 
 FRESH = "kvledger_rebuild"
 """Holds a rebuild under way; what an interrupted one left in it goes with the next."""
@@ -47,18 +47,21 @@ TABLES = (
     "partition_time",
 )
 """What a fold of `kv.events` fills, in the order in which everybody locks them."""
-LATE = {
+WITH = {
     "copy": ("ALTER TABLE {0}.copy DROP CONSTRAINT pk_copy",),
-    "copy_span": ("DROP INDEX {0}.ix_copy_span_holder_id_to_offset",),
+    "copy_span": (
+        "CREATE TABLE {0}.copy_span_default PARTITION OF {0}.copy_span DEFAULT",
+        "DROP INDEX {0}.ix_copy_span_holder_id_to_offset",
+    ),
 }
-"""Indexes that are made once the rows are in."""
+"""What belongs to a table; indexes are made once the rows are in."""
 FINISH = (
     "ALTER TABLE {0}.copy ADD CONSTRAINT pk_copy PRIMARY KEY (holder_id, group_index, block)",
     "CREATE INDEX ix_copy_span_holder_id_to_offset ON {0}.copy_span (holder_id, to_offset)",
 )
-STREAM = upsert(Stream, ("id", *STREAM_COLUMNS), key=STREAM_KEY, keep=True)
-HOLDER = upsert(Holder, ("id", *HOLDER_COLUMNS), key=("stream_id", "name"), keep=True)
-ATTRIBUTE = upsert(CopyAttribute, ("id", *ATTRIBUTE_COLUMNS), key=ATTRIBUTE_COLUMNS, keep=True)
+STREAM = upsert("stream", ("id", *STREAM_COLUMNS), key=STREAM_KEY, keep=True)
+HOLDER = upsert("holder", ("id", *HOLDER_COLUMNS), key=("stream_id", "name"), keep=True)
+ATTRIBUTE = upsert("copy_attribute", ("id", *ATTRIBUTE_COLUMNS), key=ATTRIBUTE_COLUMNS, keep=True)
 CHUNK_ROWS = 50_000
 JSON_ROWS = 2_000
 LONG_S = 3_600.0
@@ -79,7 +82,7 @@ async def create(connection: Any) -> RowIds:
         await connection.execute(str(CreateTable(table).compile(dialect=_DIALECT)))
         for index in table.indexes:
             await connection.execute(str(CreateIndex(index).compile(dialect=_DIALECT)))
-        for statement in LATE.get(table.name, ()):
+        for statement in WITH.get(table.name, ()):
             await connection.execute(statement.format(FRESH))
     ids = [
         await connection.fetchval(

@@ -215,7 +215,7 @@ class Copy(Base):
 
 
 # A copy that ended: from and to position, and why. No primary key: nothing names a span, a record may end one
-# block twice, and every index costs ingest.
+# block twice, and every index costs ingest. Partitioned by day; what has no day's partition is in the default.
 copy_span = Table(
     "copy_span",
     Base.metadata,
@@ -230,6 +230,7 @@ copy_span = Table(
     Column("ended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("ix_copy_span_holder_id_to_offset", "holder_id", "to_offset"),
     Index("ix_copy_span_ended_at", "ended_at", postgresql_using="brin"),
+    postgresql_partition_by="RANGE (ended_at)",
 )
 
 

@@ -29,6 +29,8 @@ CANCEL_TIMEOUT_S, LEAVE_TIMEOUT_S = 5.0, 10.0
 UNOWNED_AFTER_S = 2 * CLAIM_WITHIN_S / 3
 RECLAIM_AFTER_SESSIONS = 1.2
 """A consumer that has slept knows by then that its group has gone on without it."""
+CONTESTED_S = 120.0
+"""Who loses a lease again within this time is in somebody's way and ends."""
 
 
 class WorkerStoppedError(KvledgerError):
@@ -53,7 +55,14 @@ class _LedgerConsumer(Consumer):
 class LedgerApp(faust.App):
     """One stateless agent over `kv.events`; no tables, no leader topic, no web server, no data folder."""
 
-    def __init__(self, connection: KafkaConnection, applier: Applier, *, session_timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        applier: Applier,
+        *,
+        session_timeout_s: float,
+        instance: str | None = None,
+    ) -> None:
         self.events_topic = connection.topic(EVENTS)
         self.applier = applier
         super().__init__(
@@ -68,6 +77,7 @@ class LedgerApp(faust.App):
             broker_rebalance_timeout=max(15.0, session_timeout_s),
             broker_commit_interval=1.0,
             stream_buffer_maxsize=2 * TAKE,
+            consumer_group_instance_id=instance,
             autodiscover=False,
         )
         topic = self.topic(
@@ -138,13 +148,16 @@ async def run_worker(
     end_offset: Callable[[int], Any],
     session_timeout_s: float = 6.0,
     stuck_after_s: float = 60.0,
+    instance: str | None = None,
 ) -> None:
-    """Consumes until `stop` is set, then leaves the group in order.
+    """Consumes until `stop` is set, then leaves the group in order. `instance` names this member for good: a
+    process that starts under the name of one that was killed has its partitions at once, without waiting for
+    the session to time out. Two that run at once must not share a name.
 
     Raises WorkerStoppedError when the application crashed, or when a partition with records to read has not
     advanced for `stuck_after_s`.
     """
-    app = LedgerApp(connection, applier, session_timeout_s=session_timeout_s)
+    app = LedgerApp(connection, applier, session_timeout_s=session_timeout_s, instance=instance)
     app.finalize()
     starting = asyncio.create_task(app.start())
     stopping = asyncio.create_task(stop.wait())
@@ -215,20 +228,23 @@ async def _watch(
 ) -> None:
     """Liveness is that the committed offset advances while there is something to read."""
     moved: dict[int, tuple[int, float]] = {}
-    reclaimed: set[int] = set()
+    reclaimed_s: dict[int, float] = {}
     while True:
         await asyncio.sleep(min(WATCH_EVERY_S, stuck_after_s / 2))
         now_s = time.monotonic()
         assigned = {tp.partition for tp in app.consumer.assignment() if tp.topic == app.events_topic}
         positions = app.applier.positions
-        reclaimed -= positions.keys()
         for partition in assigned:
             position = positions.get(partition, -1)
             at, since_s = moved.get(partition, (-2, now_s))
             if position != at:
                 moved[partition] = (position, now_s)
-            elif position == -1 and now_s - since_s > reclaim_after_s and partition not in reclaimed:
-                reclaimed.add(partition)
+            elif (
+                position == -1
+                and now_s - since_s > reclaim_after_s
+                and now_s - reclaimed_s.get(partition, -CONTESTED_S) >= CONTESTED_S
+            ):
+                reclaimed_s[partition] = now_s
                 await _reclaim(app, partition)
             elif position == -1 and now_s - since_s > min(UNOWNED_AFTER_S, stuck_after_s):
                 raise WorkerStoppedError(f"partition {partition} is assigned here and owned elsewhere")

@@ -67,8 +67,9 @@ _EXTRAS = {
 }
 
 
-def make_app() -> typer.Typer:
-    """The whole command line; commands whose module is not installed are absent."""
+def make_app(only: str | None = None) -> typer.Typer:
+    """The whole command line; commands whose module is not installed are absent. `only` one command and
+    what it needs: a process that is started again after a crash must not load the others."""
     app = typer.Typer(
         name="kvledger",
         help="The system of record for KV-cache blocks: bounded lookups, quotas, provable deletions.",
@@ -87,7 +88,7 @@ def make_app() -> typer.Typer:
     ) -> None:
         del shown
 
-    for name in COMMANDS:
+    for name in COMMANDS if only is None else (only,):
         module = f"kvledger.command.{name}"
         if find_spec(module) is not None:
             importlib.import_module(module).register(app)
@@ -99,7 +100,8 @@ def main() -> NoReturn:
     # Kafka's client reports what a command reports better, in one line; services set their own level.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
-        make_app()(standalone_mode=True)
+        named = sys.argv[1] if len(sys.argv) > 1 else ""
+        make_app(named if named in COMMANDS else None)(standalone_mode=True)
     except CommandError as error:
         _fail(error.message, advice=error.advice, exit_code=error.exit_code)
     except KvledgerError as error:

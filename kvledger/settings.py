@@ -61,6 +61,11 @@ class Settings(BaseSettings):
         default=8, description="partitions of kv.events and kv.pulse, fixed for the life of a log"
     )
     replication: Annotated[int, Field(gt=0, le=16)] = Field(default=1, description="replicas of each topic")
+    indexer_instance: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="name of an indexer that keeps its partitions over a restart; no two may share one",
+    )
     kafka_heap_mb: Annotated[int, Field(ge=128)] = 512
     java: Path | None = Field(default=None, description="java program (17 or newer) to run Kafka with")
     postgres_fsync: bool = Field(default=True, description="false risks data at a power cut, not at kill -9")
@@ -68,7 +73,7 @@ class Settings(BaseSettings):
     start_timeout_s: Annotated[float, Field(gt=0)] = 90.0
     stop_timeout_s: Annotated[float, Field(gt=0)] = 20.0
 
-    @field_validator("kafka", "database_url", "cache_dir", "java", mode="before")
+    @field_validator("kafka", "database_url", "cache_dir", "java", "indexer_instance", mode="before")
     @classmethod
     def _empty_means_unset(cls, value: object) -> object:
         return None if value == "" else value

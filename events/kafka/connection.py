@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,8 +134,27 @@ class LogTail:
         Raises LogUnavailableError if an offset lies outside the log or the broker refuses: the caller
         decides between waiting and starting over from the log's start.
         """
+        return await self._get(timeout_ms=timeout_ms, max_records=max_records)
+
+    async def fetch_evenly(
+        self, share: int, *, timeout_ms: int = 100, busy: Collection[int] = ()
+    ) -> list[RawRecord]:
+        """At most `share` records of each partition that isn't `busy`: one that has much to read holds up no
+        other, as it does in `fetch`, which drains what came first. Waits if there are none; raises like `fetch`.
+        """
+        wanted = [TopicPartition(*where) for where in self._start if where[1] not in busy]
+        found: list[RawRecord] = []
+        for where in wanted:
+            found += await self._get(where, timeout_ms=0, max_records=share)
+        if found or not timeout_ms or not wanted:
+            return found
+        return await self._get(*wanted, timeout_ms=timeout_ms, max_records=share)
+
+    async def _get(self, *partitions: Any, timeout_ms: int, max_records: int | None) -> list[RawRecord]:
         try:
-            batches = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+            batches = await self._consumer.getmany(
+                *partitions, timeout_ms=timeout_ms, max_records=max_records
+            )
         except KafkaError as error:
             raise LogUnavailableError(f"{type(error).__name__} while reading") from error
         return [raw_record(message) for messages in batches.values() for message in messages]
@@ -167,6 +187,24 @@ class LogTail:
         except KafkaError as error:
             raise LogUnavailableError(f"{type(error).__name__} while asking for offsets") from error
         return {(str(tp.topic), int(tp.partition)): int(offset) for tp, offset in found.items()}
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """(oldest offset, offset of the next record) of any partition, assigned or not.
+        Raises LogUnavailableError."""
+        where = TopicPartition(topic, partition)
+        try:
+            start = await self._consumer.beginning_offsets([where])
+            end = await self._consumer.end_offsets([where])
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while asking for offsets") from error
+        return int(start[where]), int(end[where])
+
+    def assign(self, positions: dict[tuple[str, int], int]) -> None:
+        """Reads these partitions from these offsets from now on, and no others."""
+        self._start = dict(positions)
+        self._consumer.assign([TopicPartition(*where) for where in positions])
+        for where, offset in positions.items():
+            self._consumer.seek(TopicPartition(*where), offset)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next fetch of that partition starts at `offset`."""

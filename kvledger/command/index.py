@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     group.command("digest")(digest)
     group.command("rebuild")(rebuild)
     group.command("at")(at)
+    group.command("status")(status)
     app.add_typer(group, name="index")
 
 
@@ -76,3 +78,44 @@ async def _digest(settings: Settings, dsn: str) -> dict[str, Any]:
         "streams": len(states),
         "copies": sum(state.copy_count() for state in states),
     }
+
+
+def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Show how far each partition is, what the index holds, and what of it belongs to nobody registered.
+
+    Example: kvledger index status --json
+    """
+    found = asyncio.run(_status(load_settings(), configured_database()))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for number, one in found["partitions"].items():
+        behind = "rebuilding" if one["rebuilding"] else f"{one['lag']} to go"
+        typer.echo(f"partition {number}: {one['next_offset']} ({behind}), term {one['term']}")
+    for kind, counted in found["streams"].items():
+        typer.echo(f"{kind:>12}: {counted['streams']} streams, {counted['blocks']} blocks")
+    typer.echo(f"dead records: {found['dead_records']}")
+
+
+async def _status(settings: Settings, dsn: str) -> dict[str, Any]:
+    from events.topic import EVENTS
+    from indexer.census import take_census
+    from indexer.partition_log import KafkaPartitionLog
+    from indexer.store import StoreUnavailableError
+    from kvledger.control import connection, or_unavailable
+
+    kafka = connection(settings)
+    topic, log = kafka.topic(EVENTS), KafkaPartitionLog(kafka)
+    try:
+        census = await take_census(dsn, topic)
+        found = asdict(census)
+        for number, one in census.partitions.items():
+            end = (await or_unavailable(lambda number=number: log.bounds(topic, number)))[1]  # type: ignore[misc]
+            found["partitions"][number]["lag"] = end - one.next_offset
+        return found
+    except StoreUnavailableError as error:
+        raise CommandError(
+            str(error), advice="is the database up? `kvledger status`", exit_code=ExitCode.UNAVAILABLE
+        ) from error
+    finally:
+        await log.close()

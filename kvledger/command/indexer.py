@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from events.keyring import KeyRing
 
 REGISTRY_INTERVAL_S = 0.2
-BEGIN_RETRY_S = 0.5
+BEGIN_RETRY_S = 0.05
 STOP_WITHIN_S = 18.0
 
 
@@ -106,7 +106,9 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         while not (tail.registry.log or stop.is_set() or any(task.done() for task in background)):  # noqa: ASYNC110
             await asyncio.sleep(BEGIN_RETRY_S)
         if not stop.is_set():
-            worker = asyncio.create_task(run_worker(at, applier, stop, end_offset=end_offset))
+            worker = asyncio.create_task(
+                run_worker(at, applier, stop, end_offset=end_offset, instance=settings.indexer_instance)
+            )
             await asyncio.wait({worker, *background}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done():
@@ -124,6 +126,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         await asyncio.gather(*background, return_exceptions=True)
         await tail.stop()
         await outbox.close()
+        await partition_log.close()
         await store.close()
 
 

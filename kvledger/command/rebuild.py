@@ -70,10 +70,11 @@ async def run_rebuild(
             await _record(settings, registry, comparison)
         return accept
 
+    partition_log = KafkaPartitionLog(at)
     run = Rebuild(
         dsn,
         at,
-        KafkaPartitionLog(at),
+        partition_log,
         registry,
         keyring=ring_of(settings),
         refused=refused,
@@ -98,6 +99,8 @@ async def run_rebuild(
         raise CommandError(
             str(error), advice="is Kafka up? `kvledger status`", exit_code=ExitCode.UNAVAILABLE
         ) from error
+    finally:
+        await partition_log.close()
 
 
 def ring_of(settings: Settings) -> KeyRing:

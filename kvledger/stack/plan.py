@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -159,9 +161,17 @@ def process_service(name: str, settings: Settings, at: Endpoints, home: Home) ->
         command=(sys.executable, "-m", "kvledger", name),
         folder=Path.cwd(),
         log=home.log(name),
-        environment=process_environment(settings, at),
+        environment={**instance_environment(name, settings, home), **process_environment(settings, at)},
         ready=(lambda: http.answers(f"{at.lookup_url}/readyz")) if is_lookup else always,
     )
+
+
+def instance_environment(name: str, settings: Settings, home: Home) -> dict[str, str]:
+    """The stack's own indexer is one and the same member of its group, however often it is started."""
+    if name != "indexer" or settings.indexer_instance is not None:
+        return {}
+    place = f"{socket.gethostname()} {home.path.absolute()}".encode()
+    return {f"{ENV_PREFIX}INDEXER_INSTANCE": f"stack-{hashlib.sha256(place).hexdigest()[:16]}"}
 
 
 def plain_environment() -> dict[str, str]:

@@ -45,8 +45,8 @@ class Postgres:
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the data folder has been made completely."""
-        return (self.folder / "initialized").is_file()
+        """Whether the data folder has been made completely, and is still there: what is lost is made again."""
+        return (self.folder / "initialized").is_file() and (self.data / "PG_VERSION").is_file()
 
     def check_version(self) -> None:
         """Raises `DataVersionError` when the data folder was written by another PostgreSQL."""
@@ -59,8 +59,9 @@ class Postgres:
     def prepare(self) -> None:
         """Makes the folder, its owner and the password; drops a half-made data folder. Safe to repeat."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.is_initialized and self.data.exists():
-            shutil.rmtree(self.data)
+        if not self.is_initialized:
+            (self.folder / "initialized").unlink(missing_ok=True)
+            shutil.rmtree(self.data, ignore_errors=True)
         self.data.mkdir(mode=0o700, exist_ok=True)
         password = self.folder / "password"
         if not password.is_file():

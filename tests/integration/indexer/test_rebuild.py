@@ -165,10 +165,10 @@ async def test_rebuilt_rows_are_those_the_indexer_writes(log: IndexerLog, databa
 
     one = RandomLog(random.Random(7), partition=0)
     await log.send(0, [record.value for record in one.records(600)])
-    store = PostgresStore(database)
+    store, partition_log = PostgresStore(database), KafkaPartitionLog(log.connection)
     applier = Applier(
         store,
-        KafkaPartitionLog(log.connection),
+        partition_log,
         MemoryOutbox(),
         await log.registry(),
         topic=log.connection.topic(EVENTS),
@@ -177,6 +177,7 @@ async def test_rebuilt_rows_are_those_the_indexer_writes(log: IndexerLog, databa
     await applier.own([0, 1])
     await applier.apply(0, await log.read())
     await store.close()
+    await partition_log.close()
     before = await history(database)
     catalogue = await described(database)
     report = await rebuild(log, database)
@@ -195,7 +196,8 @@ async def described(database: str) -> list[str]:
     try:
         rows = await connection.fetch(
             """SELECT format('%s %s %s %s', n.nspname, c.relname, c.relkind,
-                             (SELECT string_agg(a::text, ',' ORDER BY a::text) FROM unnest(c.relacl) a)) AS line
+                             (SELECT string_agg(a::text, ',' ORDER BY a::text) FROM aclexplode(c.relacl) a
+                              WHERE a.grantee <> c.relowner)) AS line
                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname IN ('public', 'compliance')
                UNION ALL SELECT conname || ' ' || conrelid::regclass FROM pg_constraint WHERE contype <> 'n'

@@ -71,6 +71,7 @@ async def test_worker_stuck_in_a_write_ends(log: IndexerLog, store: Store, outbo
                 log.connection, applier, asyncio.Event(), end_offset=end_offset, stuck_after_s=6.0
             )
         await sending
+    await partition_log.close()
 
 
 async def test_broker_that_never_answers_holds_nobody_for_long() -> None:

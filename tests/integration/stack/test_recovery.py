@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -68,12 +69,24 @@ async def write_both(at: Endpoints) -> None:
     await connection.close()
 
 
-async def read_both(at: Endpoints) -> tuple[list[bytes], int]:
+async def read_kafka(at: Endpoints) -> list[bytes]:
     consumer = AIOKafkaConsumer("kept", bootstrap_servers=at.kafka, auto_offset_reset="earliest")
     await consumer.start()
     async with asyncio.timeout(30):
         records = [(await consumer.getone()).value for _ in range(100)]
     await consumer.stop()
+    return records
+
+
+async def tables(at: Endpoints) -> list[str]:
+    connection = await asyncpg.connect(at.database_url)
+    rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    await connection.close()
+    return [row["tablename"] for row in rows]
+
+
+async def read_both(at: Endpoints) -> tuple[list[bytes], int]:
+    records = await read_kafka(at)
     connection = await asyncpg.connect(at.database_url)
     count = await connection.fetchval("SELECT count(*) FROM kept")
     await connection.close()
@@ -103,6 +116,14 @@ def test_a_second_start_is_quick_and_finds_the_data(own_home: Path) -> None:
         with pytest.raises(AlreadyRunningError):
             wipe(Home(own_home))
     assert took_s < 30
+
+
+@pytest.mark.parametrize("lost", ["postgres", "postgres/data"])
+def test_lost_database_folder_is_made_again_and_the_log_is_kept(own_home: Path, lost: str) -> None:
+    shutil.rmtree(own_home / lost)
+    with running_stack(stack_settings(own_home), extent=Extent.SERVICES) as endpoints:
+        assert asyncio.run(read_kafka(endpoints)) == EVERYTHING[0]
+        assert asyncio.run(tables(endpoints)) == []
 
 
 def test_nothing_outlives_a_killed_supervisor(own_home: Path) -> None:

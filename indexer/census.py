@@ -1,0 +1,79 @@
+"""What the index holds and how far it is, for people and monitors: counts only, cheap whatever its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from indexer.database import UNAVAILABLE, connect
+from indexer.store import StoreUnavailableError
+
+PARTITIONS = """
+SELECT partition, next_offset, term, log_id, next_offset < rebuild_until AS rebuilding,
+       extract(epoch FROM now() - updated_at)::float8 AS idle_s
+FROM partition_progress WHERE topic = $1 ORDER BY partition
+"""
+STREAMS = """
+SELECT CASE WHEN g.epoch_no IS NULL THEN 'unregistered' WHEN g.superseded THEN 'superseded' ELSE 'registered' END
+           AS kind,
+       count(*) AS streams, coalesce(sum(u.blocks), 0)::int8 AS blocks
+FROM stream s
+LEFT JOIN registration g ON (g.worker, g.rank, g.epoch) = (s.worker, s.rank, s.epoch)
+LEFT JOIN (SELECT stream_id, sum(blocks) AS blocks FROM tenant_usage GROUP BY stream_id) u ON u.stream_id = s.id
+GROUP BY 1
+"""
+DEAD = "SELECT count(*) FROM dead_record WHERE topic = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCensus:
+    """`idle_s`: seconds since the last commit."""
+
+    next_offset: int
+    term: int
+    log_id: str
+    rebuilding: bool
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCensus:
+    streams: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """`streams` by kind: registered, superseded, unregistered."""
+
+    partitions: dict[int, PartitionCensus]
+    streams: dict[str, StreamCensus]
+    dead_records: int
+
+
+async def take_census(dsn: str, topic: str) -> Census:
+    """As of one moment. Raises StoreUnavailableError."""
+    connection: Any = None
+    try:
+        connection = await connect(dsn, name="kvledger index status")
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            partitions = await connection.fetch(PARTITIONS, topic)
+            streams = await connection.fetch(STREAMS)
+            dead = await connection.fetchval(DEAD, topic)
+    except UNAVAILABLE as error:
+        raise StoreUnavailableError(f"PostgreSQL: {type(error).__name__}") from error
+    finally:
+        if connection is not None:
+            connection.terminate()
+    counted = dict.fromkeys(("registered", "superseded", "unregistered"), StreamCensus(0, 0))
+    counted.update({row["kind"]: StreamCensus(row["streams"], row["blocks"]) for row in streams})
+    return Census(
+        {
+            row["partition"]: PartitionCensus(
+                row["next_offset"], row["term"], row["log_id"], row["rebuilding"], row["idle_s"]
+            )
+            for row in partitions
+        },
+        counted,
+        dead,
+    )
