@@ -33,6 +33,8 @@ from kvledger.settings import Settings
 ATTACH_S = 5.0
 """How long an engine's replay socket is waited for before its history counts as unknown."""
 OPEN_S = 30.0
+TROUBLE_EVERY_S = 5.0
+"""How often an engine's troubles are looked at; they are told when they have changed."""
 
 Say = Callable[[dict[str, object]], None]
 
@@ -147,13 +149,58 @@ async def _run_one(
         bridge.bind(hook, attachment)
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
+        telling = asyncio.create_task(_tell_troubles(engine, bridge, stream, hook, host, say))
         try:
-            await _announce(engine, profile, hook, attachment.from_birth, say)
+            history = "unknown"
+            if attachment.from_birth:
+                history = "whole" if bridge.heard else "nothing received yet"
+            await _announce(engine, profile, hook, history, say)
             await running
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            for task in (running, telling):
+                task.cancel()
+            await asyncio.gather(running, telling, return_exceptions=True)
             await host.remove(hook)
+
+
+def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -> dict[str, int | str]:
+    """What went wrong with an engine or was given up for a bound, since the start; nothing if all is well.
+    Every one of these is visible in the log, too. `emitter_refused` and `_lost` are of the whole process."""
+    counts, bounds, emitter = bridge.counts, stream.bounds, host.emitter.counts
+    orphans, unassigned = stream.orphan_counts()
+    found: dict[str, int | str] = {
+        "lost_messages": counts.lost_messages,
+        "unreadable": counts.unreadable,
+        "untranslatable": counts.failed,
+        "other_rank": counts.wrong_rank,
+        "other_topics": counts.foreign_topics,
+        "restarts": counts.lives - 1,
+        "orphans": orphans,
+        "unassigned": unassigned,
+        "forgotten": bounds.forgotten,
+        "refused_profiles": bounds.refused_profiles,
+        "unplaced": bounds.unplaced,
+        "removed_unknown": stream.removed_unknown,
+        "dropped_records": hook.dropped,
+        "emitter_refused": emitter.refused,
+        "emitter_lost": emitter.lost,
+        "snapshots_overrun": hook.repair.overrun,
+        "inventory": "" if stream.inventory_known() else "partial",
+        "received": "" if bridge.heard else "nothing",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+async def _tell_troubles(
+    engine: EngineAddress, bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost, say: Say
+) -> None:
+    told: dict[str, int | str] = {}
+    while True:
+        await asyncio.sleep(TROUBLE_EVERY_S)
+        found = troubles(bridge, stream, hook, host)
+        if found != told:
+            told = found
+            say({"worker": engine.worker, "rank": engine.rank, "state": "counts", "counts": found})
 
 
 def _stream(
@@ -182,7 +229,7 @@ def _stream(
 
 
 async def _announce(
-    engine: EngineAddress, profile: EngineProfile, hook: Hook, from_birth: bool, say: Say
+    engine: EngineAddress, profile: EngineProfile, hook: Hook, history: str, say: Say
 ) -> None:
     while not await hook.opened(OPEN_S):
         why = hook.reporting.why_not_open or "waiting for the log"
@@ -199,7 +246,7 @@ async def _announce(
             "identity": "unverified" if missing else "verified",
             "missing": missing,
             "basis": "unconfirmed" if engine.replay is None else "published",
-            "history": "whole" if from_birth else "unknown",
+            "history": history,
             "deletion": "reset" if engine.engine_url is not None else "none",
         }
     )

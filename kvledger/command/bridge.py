@@ -177,6 +177,9 @@ def is_http(url: str) -> bool:
 
 def _sentence(document: dict[str, object]) -> str:
     who = f"{document['worker']}/{document['rank']}"
+    counts = document.get("counts")
+    if isinstance(counts, dict):
+        return f"{who}: " + (", ".join(f"{name} {value}" for name, value in counts.items()) or "all is well")
     if document["state"] != "open":
         return f"{who}: {document['state']}"
     missing = document["missing"]

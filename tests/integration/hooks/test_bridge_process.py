@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from events.chain import sha256
 from events.errors import KvledgerError
-from events.ids import Basis, Role, StreamStatus
+from events.ids import Basis, Inventory, Role, StreamStatus
 from events.kafka.topic_admin import TopicAdmin
 from events.topic import CONTROL
 from kvledger.cli import make_app
@@ -195,6 +195,80 @@ async def test_a_killed_bridge_is_followed_by_a_new_epoch_of_the_same_engine_lif
             assert new != old
             registered = log.registry.registrations
             assert registered[new].body.engine_life == registered[old].body.engine_life
+
+
+async def test_a_stopped_bridge_that_goes_on_has_missed_nothing(log: HookLog, keys: Path) -> None:
+    """Also where the engine's own buffer is too short for what came meanwhile."""
+    async with FakeEngine(buffer_steps=10) as engine, bridge(log, keys, *options(engine)) as running:
+        await running.opened()
+        await engine.complete(tokens(1, 2, 3))
+        async with asyncio.timeout(30):
+            await confirmed(log)
+        stream = log.registry.current["w0", 0]
+        running.process.send_signal(signal.SIGSTOP)
+        missed = await log.beacon()
+        for number in range(60):
+            await engine.complete(tokens(1, 2, number))
+            await asyncio.sleep(0.08)
+        assert not log.echoed("w0", missed)
+        running.process.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(30):
+            await confirmed(log)
+        assert log.registry.current["w0", 0] == stream
+        assert len(log.copies("w0")) == held(engine)
+        state = log.current("w0")
+        assert state is not None
+        assert state.status is StreamStatus.LIVE
+        assert state.holders["gpu"].inventory is not Inventory.PARTIAL
+
+
+async def test_of_two_bridges_with_one_identity_one_at_a_time_counts_and_says_so(
+    log: HookLog, keys: Path
+) -> None:
+    async with FakeEngine() as engine:
+        await engine.complete(tokens(1, 2))
+        async with bridge(log, keys, *options(engine)) as first:
+            await first.opened()
+            async with asyncio.timeout(30):
+                await confirmed(log)
+            stream = log.registry.current["w0", 0]
+            async with bridge(log, keys, *options(engine)) as second:
+                await second.opened()
+                # The first is superseded, and answers with an epoch of its own that supersedes the second.
+                registered = log.registry.registrations
+                await until(lambda: len(registered) >= 4)
+                assert all(log.registry.superseded(key) for key in list(registered)[:-1])
+                assert log.registry.superseded(stream)
+                lives = {one.body.engine_life for one in registered.values()}
+                assert len(lives) == 1
+                second.process.send_signal(signal.SIGTERM)
+                _, complaints = await asyncio.wait_for(second.process.communicate(), 30)
+                assert b"is superseded: another hook speaks for w0/0" in complaints
+            # Alone again, the first speaks for the worker.
+            async with asyncio.timeout(60):
+                await confirmed(log)
+            await engine.complete(tokens(3))
+            async with asyncio.timeout(60):
+                await confirmed(log)
+            assert len(log.copies("w0")) == held(engine) == 3
+
+
+async def test_what_goes_wrong_with_an_engine_is_counted_on_the_status_line(log: HookLog, keys: Path) -> None:
+    async with FakeEngine() as engine, bridge(log, keys, *options(engine)) as running:
+        opened = await running.opened()
+        assert opened["history"] == "nothing received yet"
+        await engine.complete(tokens(1))
+        engine.faults.lose_publications = 2
+        await engine.complete(tokens(2))
+        await engine.complete(tokens(3))
+        await engine.publish_raw(b"garbage")
+        await engine.store(tokens(5), parent=b"nobody's")
+        async with asyncio.timeout(30):
+            while running.announced[-1].get("counts", {}).get("orphans") != 1:
+                assert running.process.stdout is not None
+                running.announced.append(json.loads(await running.process.stdout.readline()))
+        counts = running.announced[-1]["counts"]
+        assert (counts["lost_messages"], counts["unreadable"], counts["inventory"]) == (2, 1, "partial")
 
 
 async def test_one_process_serves_several_engines_from_a_file(
