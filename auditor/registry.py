@@ -176,6 +176,19 @@ class ControlFold:
         if ignored is not None:
             self._ignore(ignored)
 
+    def _answers(self, worker: str) -> bool:
+        """Whether some rank's newest epoch of the worker is neither fenced nor of an ended engine."""
+        newest: dict[int, EpochRegistered] = {}
+        for epoch in self.epochs.values():
+            if epoch.body.worker == worker:
+                known = newest.get(epoch.body.rank)
+                if known is None or epoch.epoch_no > known.epoch_no:
+                    newest[epoch.body.rank] = epoch
+        return any(
+            epoch.stream not in self.fences and (worker, epoch.body.engine_life) not in self.exits
+            for epoch in newest.values()
+        )
+
     def lives(self) -> Mapping[tuple[str, int, str], list[EpochRegistered]]:
         """Every engine life with its epochs, oldest first."""
         found: dict[tuple[str, int, str], list[EpochRegistered]] = {}
@@ -274,6 +287,9 @@ class ControlFold:
             case ExitAttested():
                 self.exits.setdefault((body.worker, body.engine_life), offset)
             case HolderEnrolled():
+                known_owner = self.owners.get(body.durable_id, body.owner)
+                if known_owner != body.owner and self._answers(known_owner):
+                    return "owner_stands"
                 self.owners[body.durable_id] = body.owner
             case HolderDestroyed():
                 self.destroyed.add(body.durable_id)

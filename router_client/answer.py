@@ -14,6 +14,7 @@ from events.keyring import DomainKeys
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.question import Question, too_many_blocks
+from router_client.shared_store import owners_of
 from router_client.standing import OUT_OF_BOUND, Standing, survey
 from router_client.view import LocalView
 from router_client.wire import (
@@ -55,7 +56,7 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     refusal = _refusal(view, query, eligible, included, coverage)
     if refusal is not None:
         return refusal
-    question = Question(view, query, keys, included)
+    question = Question(view, query, keys, included, owners_of(view, query, included, now_ns))
     matches: list[Match] = []
     for standing in included:
         found = question.match(standing)
@@ -70,11 +71,12 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
         if refusal is not None:
             return refusal
     matches.sort(key=lambda m: (-m.matched_tokens, -m.tiers.gpu, m.worker, m.dp_rank))
-    as_of, staleness_ms = _age(included, wall_ms)
+    as_of, staleness_ms = _age([*included, *question.lenders], wall_ms)
     return Answer(
         matches=matches if query.limit is None else matches[: query.limit],
         excluded=[s.excluded(s.reason) for s in eligible if s.reason is not None] + others,
-        complete=coverage.included == coverage.eligible > 0
+        complete=not question.withheld
+        and coverage.included == coverage.eligible > 0
         and all(s.within_bound and s.view is not None and not s.view.partial for s in included),
         coverage=coverage,
         as_of=as_of,

@@ -14,6 +14,7 @@ from router_client.answer import choose_profiles, not_yet
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.question import Chain, Question
+from router_client.shared_store import owners_of
 from router_client.standing import Standing, survey
 from router_client.view import LocalView
 from router_client.wire import Excluded, Model, TierTokens
@@ -103,7 +104,7 @@ def explain(view: LocalView, query: Query, now_ns: int) -> Explanation | Problem
         return problem(ProblemKind.FORBIDDEN, "no such domain for this caller", field="domain")
     eligible, others = survey(view, query, now_ns)
     choose_profiles(view, query, keys, eligible)
-    question = Question(view, query, keys, eligible)
+    question = Question(view, query, keys, eligible, owners_of(view, query, eligible, now_ns))
     found: list[Explained] = []
     for standing in eligible:
         one = _explained(view, query, keys, question, standing)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from events.fold.state import GroupState, ProfileState
 from events.identity import root_parent
-from events.ids import ExcludeReason, GroupKind, ProfileId
+from events.ids import ExcludeReason, GroupKind, ProfileId, StreamKey
 from events.keyring import DomainKeys
 from events.model.profile import transfer_compatible
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.reach import GroupReach, longest
 from router_client.standing import Standing
-from router_client.stream_view import Layout, StreamView
+from router_client.stream_view import BASES, Layout, StreamView
 from router_client.veil import CLEAR, Veil
 from router_client.view import LocalView
 from router_client.wire import Match, StreamPosition, TierTokens
@@ -44,14 +44,39 @@ class Reach:
     block_tokens: int
     verified: bool
     compatible: bool | None
+    lenders: tuple[Standing, ...] = ()
+    """Whose word the shared stores' part rests on."""
 
 
 class Question:
-    """Asked of one stream after the other; `included` are all that will be asked."""
+    """Asked of one stream after the other; `included` are all that will be asked, `owners` the streams that
+    vouch for the shared stores these reach. `withheld`: some store was left out, as its owner's stream can't be
+    answered for, so that nobody may claim absence. `lenders`: whose word was used."""
 
-    __slots__ = ("_chains", "_keys", "_live", "_ordered", "_orders", "_query", "_view")
+    __slots__ = (
+        "_chains",
+        "_keys",
+        "_live",
+        "_ordered",
+        "_orders",
+        "_owners",
+        "_query",
+        "_view",
+        "lenders",
+        "withheld",
+    )
 
-    def __init__(self, view: LocalView, query: Query, keys: DomainKeys, included: Sequence[Standing]) -> None:
+    def __init__(
+        self,
+        view: LocalView,
+        query: Query,
+        keys: DomainKeys,
+        included: Sequence[Standing],
+        owners: Mapping[StreamKey, Standing] | None = None,
+    ) -> None:
+        self._owners = owners or {}
+        self.withheld = False
+        self.lenders: list[Standing] = []
         self._view, self._query, self._keys = view, query, keys
         self._chains: dict[tuple[ProfileId, int], Chain] = {}
         self._orders = view.veils.lists(query.domain)
@@ -87,6 +112,12 @@ class Question:
     def _made(self, standing: Standing, stream: StreamView, reach: Reach) -> Match:
         key, state = standing.key, stream.state
         tokens = reach.tokens
+        if any(lender.staleness_ms is None for lender in reach.lenders):
+            worst = None
+        else:
+            ages = [lender.staleness_ms or 0.0 for lender in reach.lenders]
+            worst = None if standing.staleness_ms is None else max([standing.staleness_ms, *ages])
+        basis = max((standing.basis, *(lender.basis for lender in reach.lenders)), key=BASES.index)
         return Match(
             worker=key.worker,
             endpoint=standing.endpoint,
@@ -94,8 +125,8 @@ class Question:
             tiers=TierTokens(*tokens),
             matched_blocks=tokens[3] // reach.block_tokens,
             matched_tokens=tokens[3],
-            staleness_ms=standing.staleness_ms,
-            basis=standing.basis,
+            staleness_ms=worst,
+            basis=basis,
             identity="verified" if reach.verified else "unverified",
             position=StreamPosition(
                 stream.partition,
@@ -104,7 +135,7 @@ class Question:
                 state.epoch_no,
                 state.next_seq,
             ),
-            within_bound=standing.within_bound,
+            within_bound=standing.within_bound and all(lender.within_bound for lender in reach.lenders),
             load=stream.load,
             transfer_compatible=reach.compatible,
         )
@@ -113,10 +144,17 @@ class Question:
         """None: the question can't be answered for this stream (ids of another block size, or more
         profiles than one question is hashed for)."""
         layout = stream.layout
-        if layout is not None and layout.plain and len(layout.tiers) == 1 and self._query.layout is None:
+        if (
+            layout is not None
+            and layout.plain
+            and len(layout.tiers) == 1
+            and self._query.layout is None
+            and not stream.links
+        ):
             return self._simple(stream, layout, declared)
         tokens: Four = (0, 0, 0, 0)
         size = 1
+        lenders: tuple[Standing, ...] = ()
         if layout is not None and layout.groups:
             if self._query.ids is not None and len(layout.block_sizes) > 1:
                 return None
@@ -128,6 +166,8 @@ class Question:
                 chains[size] = chain
             limit = self._limit(stream, declared.id, chains)
             by_level = [self._level(layout, level, chains, limit) for level in range(len(layout.tiers))]
+            if stream.links:
+                lenders = self._borrow(stream, layout, declared, chains, by_level)
             by_level.append(0)
             tokens = (
                 by_level[layout.levels[0]],
@@ -140,7 +180,44 @@ class Question:
         compatible = None
         if wanted is not None and not declared.missing:
             compatible = transfer_compatible(declared.layout, wanted)
-        return Reach(tokens, size, not declared.missing, compatible)
+        return Reach(tokens, size, not declared.missing, compatible, lenders)
+
+    def _borrow(
+        self,
+        stream: StreamView,
+        layout: Layout,
+        declared: ProfileState,
+        chains: dict[int, Chain],
+        by_level: list[int],
+    ) -> tuple[Standing, ...]:
+        """Holds the levels that shared stores add to what their owners' streams can be answered for, have no
+        open deletion on, and hold in the same shape. Returns the owners whose word was used."""
+        first = min(
+            layout.tiers.index(tier)
+            for name, holder in stream.state.holders.items()
+            if name in stream.links
+            for tier in (holder.tier,)
+        )
+        below = by_level[first - 1] if first else 0
+        lenders: list[Standing] = []
+        limits: list[int] = []
+        for link in stream.links.values():
+            lender = self._owners.get(link.owner.key)
+            if lender is None or lender.reason is not None or link.owner.layout is None:
+                self.withheld = True
+                break
+            shapes = [p.layout for p in link.owner.profiles(self._keys) if p.id == declared.id]
+            if declared.missing or declared.layout not in shapes:
+                break
+            lenders.append(lender)
+            limits.append(self._limit(link.owner, declared.id, chains))
+        usable = min(limits) if len(limits) == len(stream.links) else 0
+        for level in range(first, len(by_level)):
+            by_level[level] = max(below, min(by_level[level], usable))
+        if not by_level or by_level[-1] <= below:
+            return ()
+        self.lenders.extend(lenders)
+        return tuple(lenders)
 
     def _simple(self, stream: StreamView, layout: Layout, declared: ProfileState) -> Reach | Problem | None:
         """`_reach` for the most frequent stream: one full-attention group on one tier."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from events.chain import MODULUS
 from events.fold.change import Changes, CopiesPut
 from events.fold.registry import Registry
 from events.fold.staleness import BeaconBook
-from events.fold.state import GroupState, HolderGroup, ProfileState, StreamState
+from events.fold.state import Copy, GroupState, HolderGroup, ProfileState, StreamState
 from events.ids import Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
 from events.keyring import DomainKeys
 from events.model.signal import Load, RankPulse
@@ -25,6 +25,25 @@ MAX_PENDING = 512
 """Pulses kept while their `next_seq` isn't applied; above, every second one is forgotten, the oldest first."""
 MAX_UNREAD = 16
 """Newest pulses kept whose beacon isn't read back yet. Older ones echo what a truncated log no longer has."""
+
+
+@dataclass(slots=True)
+class Link:
+    """Another stream's word on a durable holder that this one can reach. `tables`: the owner's copies by group,
+    as its fold keeps them."""
+
+    owner: StreamView
+    state: StreamState
+    holder: str
+    tables: dict[int, dict[bytes, Copy]]
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.state.holders[self.holder].inventory
+
+    def same(self, other: Link | None) -> bool:
+        """Whether both lead to the same copies."""
+        return other is not None and self.state is other.state and self.holder == other.holder
 
 
 @dataclass(slots=True)
@@ -63,9 +82,12 @@ def holders_signature(state: StreamState) -> tuple[object, ...]:
     )
 
 
-def make_layout(state: StreamState, index: PrefixIndex) -> Layout:
-    """Takes a bit from the index for every group and level of the stream's holders."""
-    ordered = sorted(state.holders.values(), key=lambda holder: (TIERS.index(holder.tier), holder.name))
+def make_layout(state: StreamState, index: PrefixIndex, credited: Collection[str] | None = None) -> Layout:
+    """Takes a bit from the index for every group and level of the stream's holders, or of some of them."""
+    ordered = sorted(
+        (holder for holder in state.holders.values() if credited is None or holder.name in credited),
+        key=lambda holder: (TIERS.index(holder.tier), holder.name),
+    )
     tiers = sorted({holder.tier for holder in ordered}, key=TIERS.index)
     groups: dict[int, GroupState] = {}
     for holder in ordered:
@@ -130,6 +152,12 @@ class StreamView:
     forked: bool = False
     compared_offset: int = -1
     copy_count: int = 0
+    owned: frozenset[str] = frozenset()
+    """Durable holders that this stream's worker owns: they are credited like any other."""
+    links: dict[str, Link] = field(default_factory=dict)
+    """Durable holders of another owner whose stream vouches for them. One that is in neither isn't credited."""
+    lent: dict[HolderGroup, list[tuple[StreamView, HolderGroup]]] = field(default_factory=dict)
+    """Who else is credited with this stream's copies, under which of its own names."""
 
     @property
     def key(self) -> StreamKey:
@@ -138,7 +166,41 @@ class StreamView:
     @property
     def partial(self) -> bool:
         """Whether any holder may hold more than is known, so that absence can't be claimed."""
-        return any(holder.inventory is Inventory.PARTIAL for holder in self.state.holders.values())
+        for name, holder in self.state.holders.items():
+            link = self.links.get(name)
+            own = holder.durable_id is None or name in self.owned
+            inventory = holder.inventory if own else link.inventory if link else Inventory.PARTIAL
+            if inventory is Inventory.PARTIAL:
+                return True
+        return False
+
+    @property
+    def durable(self) -> bool:
+        """Whether the stream declares a holder that outlives its epoch, or did so while others used it."""
+        return bool(self.lent) or any(h.durable_id is not None for h in self.state.holders.values())
+
+    def table(self, where: HolderGroup) -> Mapping[bytes, Copy]:
+        """The copies that count for a holder and group: its own, or its owner's."""
+        link = self.links.get(where[0])
+        return self.state.copies.get(where, {}) if link is None else link.tables.get(where[1], {})
+
+    def _counts(self, where: HolderGroup, copy: Copy | None) -> bool:
+        link = self.links.get(where[0])
+        return (self.state if link is None else link.state).credited(copy)
+
+    def relink(self, owned: frozenset[str], links: dict[str, Link]) -> None:
+        """Other owners, or other streams of theirs: what is credited for durable holders is made anew."""
+        if (
+            owned == self.owned
+            and links.keys() == self.links.keys()
+            and all(link.same(self.links[name]) for name, link in links.items())
+        ):
+            return
+        indexed = self.layout is not None
+        self.unindex()
+        self.owned, self.links = owned, links
+        if indexed:
+            self.reindex()
 
     def alias(self, keys: DomainKeys) -> bytes:
         """The domain's name in this stream; remembered."""
@@ -197,14 +259,20 @@ class StreamView:
             self.by_domain.clear()
         for change in changes.copies:
             where = (change.holder, change.group)
+            if change.holder in self.links:
+                continue
             if (
                 isinstance(change, CopiesPut)
                 and change.attributes.state is CopyState.COMMITTED
                 and self.state.exact(change.attributes)
             ):
                 self._store(where, change.ids, change.parents)
+                for borrower, place in self.lent.get(where, ()):
+                    borrower._store(place, change.ids, change.parents)
             else:
                 self._evict(where, change.ids)
+                for borrower, place in self.lent.get(where, ()):
+                    borrower._evict(place, change.ids)
         if changes.holders:
             signature = holders_signature(self.state)
             if signature != self.signature:
@@ -220,9 +288,17 @@ class StreamView:
     def reindex(self) -> None:
         """Takes all bits back and stores everything anew under fresh ones."""
         self.unindex()
-        self.layout = make_layout(self.state, self.index)
-        for where, table in self.state.copies.items():
-            held = [(block, copy[0]) for block, copy in table.items() if self.state.credited(copy)]
+        self.layout = make_layout(
+            self.state,
+            self.index,
+            [
+                name
+                for name, holder in self.state.holders.items()
+                if holder.durable_id is None or name in self.owned or name in self.links
+            ],
+        )
+        for where in self.layout.bits_of:
+            held = [(b, copy[0]) for b, copy in self.table(where).items() if self._counts(where, copy)]
             self._store(where, [block for block, _ in held], [parent for _, parent in held])
         self.copy_count = self.state.copy_count()
 
@@ -232,7 +308,7 @@ class StreamView:
         if layout is None:
             return
         for where, bits in layout.bits_of.items():
-            self.index.release(bits, list(self.state.copies.get(where, ())))
+            self.index.release(bits, list(self.table(where)))
 
     def _store(self, where: HolderGroup, ids: Sequence[bytes], parents: Sequence[bytes]) -> None:
         bits = self.layout.bits_of.get(where, 0) if self.layout else 0
@@ -248,8 +324,8 @@ class StreamView:
             return
         for bit, sources in layout.sources.items():
             if where in sources:
-                others = [self.state.copies.get(other, {}) for other in sources if other != where]
-                gone = [b for b in ids if not any(self.state.credited(table.get(b)) for table in others)]
+                others = [(other, self.table(other)) for other in sources if other != where]
+                gone = [b for b in ids if not any(self._counts(o, table.get(b)) for o, table in others)]
                 self.index.evict(bit, gone)
 
     def heard(self, rank: RankPulse, now_ns: int) -> None:

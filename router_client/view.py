@@ -23,11 +23,20 @@ from events.fold.state import StreamState
 from events.ids import CANARY_WORKER, StreamKey, StreamStatus, Tier, Unit
 from events.keyring import KeyRing
 from events.model.audit import QuotaState
-from events.model.control import ControlRecord, ExitAttested, Fenced, Registered
+from events.model.control import (
+    ControlBody,
+    ControlRecord,
+    ExitAttested,
+    Fenced,
+    HolderDestroyed,
+    HolderEnrolled,
+    Registered,
+)
 from events.model.signal import Beacon
 from events.token import Token
 from router_client.index import PrefixIndex
 from router_client.limit import MILLISECOND_NS, Counters, ViewLimits
+from router_client.link import relink
 from router_client.stream_view import MAX_PENDING, StreamView
 from router_client.veil import MAX_VEILS, VeilBook
 
@@ -104,9 +113,10 @@ class LocalView:
             self._note_stranger(state.key)
             if self._indexable(view):
                 view.restore()
-            self._remember_profiles(view)
+            self._remember_profiles(view, view.state.profiles)
             self.copies += view.copy_count
         self.positions.update(positions)
+        relink(self.streams, self.registry)
         self._version += 1
 
     def apply_record(self, partition: int, offset: int, value: bytes, now_ns: int) -> Changes | None:
@@ -203,6 +213,11 @@ class LocalView:
         if record is None or why not in ("", "conflicting_registration"):
             return
         body = record.body
+        self._obey(body)
+        if isinstance(body, ExitAttested | Registered | Fenced | HolderEnrolled | HolderDestroyed):
+            relink(self.streams, self.registry)
+
+    def _obey(self, body: ControlBody) -> None:
         if isinstance(body, ExitAttested):
             for view in self.streams.values():
                 if view.key.worker == body.worker and not self._indexable(view):
@@ -313,6 +328,7 @@ class LocalView:
 
     def _follow(self, view: StreamView, changes: Changes, now_ns: int) -> None:
         before = view.copy_count
+        signature, layout = view.signature, view.layout is None
         indexable = self._indexable(view)
         if indexable or view.layout is not None:
             view.take(changes)
@@ -320,9 +336,11 @@ class LocalView:
             view.unindex()
             view.copy_count = view.state.copy_count()
         if changes.profiles:
-            self._remember_profiles(view)
+            self._remember_profiles(view, changes.profiles)
         if changes.standings:
             view.stood(changes.standings, self.registry)
+        if (view.signature, view.layout is None) != (signature, layout) and view.durable:
+            relink(self.streams, self.registry)
         self.copies += view.copy_count - before
         while self.copies > self.limits.max_copies and self._strangers:
             self._forget_stranger()
@@ -337,11 +355,12 @@ class LocalView:
             self._shed(view)
         self._settle(view, now_ns)
 
-    def _remember_profiles(self, view: StreamView) -> None:
+    def _remember_profiles(self, view: StreamView, changed: Iterable[tuple[bytes, int]]) -> None:
         """So that a fleet that restarts is told apart from a profile that nobody ever had."""
         state = view.state
         aliases = self.keyring.aliases(state.key.worker, state.key.rank, state.epoch_no)
-        for (alias, _), declared in state.profiles.items():
+        for alias, number in changed:
+            declared = state.profiles[alias, number]
             domain = aliases.get(alias)
             seen = self.profiles_seen.setdefault(domain, {}) if domain is not None else {}
             if declared.id in seen or len(seen) < self.limits.max_profiles_seen:
@@ -361,6 +380,7 @@ class LocalView:
         view.pending.clear()
         self._waiting.pop(view.key, None)
         self.counters.shed += 1
+        relink(self.streams, self.registry)
 
     def _forget(self, key: StreamKey) -> None:
         view = self.streams.pop(key)
@@ -369,6 +389,8 @@ class LocalView:
         view.unindex()
         self.copies -= view.copy_count
         self._archive(view.state)
+        if view.durable:
+            relink(self.streams, self.registry)
 
     def _archive(self, state: StreamState) -> None:
         """A superseded stream still stands to orders until its engine's end is attested."""

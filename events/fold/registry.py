@@ -129,6 +129,14 @@ class Registry:
         known = self.registrations.get(stream)
         return known is not None and (stream.worker, known.body.engine_life) in self.exits
 
+    def stands(self, worker: str) -> bool:
+        """Whether any rank of the worker is registered, not fenced, and not of an engine whose end is attested:
+        then the durable holders it owns don't move. A worker that has closed is fenced before they do."""
+        return any(
+            name == worker and stream not in self.fenced and not self.ended(stream)
+            for (name, _), stream in self.current.items()
+        )
+
     def contradicts(self, offset: int, running: bytes) -> bool:
         """Whether somebody's running hash at an offset is of another log than this one; an offset that isn't
         read yet, or no longer remembered, contradicts nothing."""
@@ -219,6 +227,9 @@ class Registry:
                     return "unknown_domain"
                 self.bound_salts[body.salt_hmac] = body.domain
             case HolderEnrolled():
+                known = self.durable_owners.get(body.durable_id)
+                if known is not None and known.owner != body.owner and self.stands(known.owner):
+                    return "owner_stands"
                 self.durable_owners[body.durable_id] = body
             case HolderDestroyed():
                 self.destroyed.add(body.durable_id)

@@ -109,7 +109,8 @@ class SaltBound(Record):
 
 
 class HolderEnrolled(Record):
-    """Names the owner of a durable holder."""
+    """Names the worker that owns a durable holder: what its stream says of it counts, what others say is kept
+    apart. Another owner is obeyed only when every rank of the old one is fenced or its engine's end attested."""
 
     kind: Literal["holder_enrolled"] = "holder_enrolled"
     durable_id: Name
