@@ -73,7 +73,8 @@ async def trials(
 
 @dataclass(slots=True)
 class Matrix:
-    """Adds up trials by scenario, in the order in which they came."""
+    """Adds up trials by scenario, in the order in which they came. `in_bound` is the share of lookups that
+    were answered at once within the bound, `strict` that of those that were judged without any excuse."""
 
     reports: dict[str, list[TrialReport]] = field(default_factory=dict)
 
@@ -99,7 +100,8 @@ class Matrix:
         table = Table(box=None, header_style="dim", pad_edge=False)
         rows = self.rows()
         for title in rows[0] if rows else ():
-            table.add_column(title.replace("_", " "), justify="left" if title == "fault" else "right")
+            left = title == "fault"
+            table.add_column(title.replace("_", " "), justify="left" if left else "right", no_wrap=left)
         for row in rows:
             table.add_row(*("-" if value is None else str(value) for value in row.values()))
         return table
@@ -110,12 +112,14 @@ def _row(name: str, reports: Sequence[TrialReport]) -> dict[str, object]:
     lookups = sum(report.lookups for report in reports)
     answered = sum(report.answered_in_bound for report in reports)
     p50 = percentile(repairs, 0.5)
+    strict = [(report.strict_share or 0.0) * report.lookups for report in reports]
     return {
         "fault": name,
         "seeds": len(reports),
         "strikes": sum(len(report.strikes) for report in reports),
         "lookups": lookups,
         "in_bound": f"{answered / lookups:.2%}" if lookups else None,
+        "strict": f"{sum(strict) / lookups:.0%}" if lookups else None,
         "wrong": sum(report.wrong_unflagged for report in reports),
         "refused_wrongly": sum(report.unjustified_refusals for report in reports),
         "excluded_wrongly": sum(report.unjustified_exclusions for report in reports),
