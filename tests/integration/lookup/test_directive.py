@@ -10,8 +10,9 @@ import pytest
 
 from events.token import Token
 from router_client.client import RouterClient
+from router_client.view import LocalView
 from tests.integration.lookup.test_lookup_service import CHAIN, TOKENS, answered, serving, url
-from tests.support.live_log import live_log, tiny_hook
+from tests.support.live_log import live_log, tiny_hook, until
 from tests.support.reader_world import lengths, reasons
 
 ASKED: dict[str, Any] = {
@@ -83,14 +84,16 @@ async def test_a_token_of_one_replica_is_waited_for_by_another(
         await hook.store(CHAIN[:2])
         await answered(second, lambda a: lengths(a) == {"w0": 2})
         behind = two.service.view
-        held: asyncio.Event = asyncio.Event()
-        fetch = two.service.feed._apply
+        held: list[tuple[Any, ...]] = []
+        apply = LocalView.apply_record
 
-        async def slow(*given: Any) -> None:
-            await held.wait()
-            await fetch(*given)
+        def later(view: LocalView, *given: Any) -> Any:
+            if view is not behind:
+                return apply(view, *given)
+            held.append(given)
+            return None
 
-        monkeypatch.setattr(two.service.feed, "_apply", slow)
+        monkeypatch.setattr(LocalView, "apply_record", later)
         await hook.store(CHAIN[2:5], parent=CHAIN[1])
         ahead = await answered(first, lambda a: lengths(a) == {"w0": 5})
         assert not behind.reached(Token.decode(ahead.token))
@@ -99,7 +102,11 @@ async def test_a_token_of_one_replica_is_waited_for_by_another(
         waiting = asyncio.create_task(
             http.post("/v1/lookup", json={**ASKED, "min_token": ahead.token, "wait_ms": 5_000})
         )
-        held.set()
+        await until(lambda: held)
+        monkeypatch.undo()
+        for given in held:
+            behind.apply_record(*given)
+        two.service.feed._wake()
         response = await waiting
         assert response.json()["matches"][0]["matched_blocks"] == 5
         assert Token.decode(ahead.token).reached_by(Token.decode(response.headers["KV-Token"]))

@@ -3,7 +3,6 @@ meanwhile."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,9 @@ import httpx
 import pytest
 
 from events.ids import Role
-from events.kafka.connection import KafkaConnection, RawRecord
+from events.kafka.connection import KafkaConnection
 from events.topic import TopicNames
 from indexer.service.config import ServiceConfig
-from indexer.service.feed import ViewFeed
 from indexer.service.peer import Peer
 from indexer.service.server import start
 from router_client.client import RouterClient
@@ -76,18 +74,16 @@ async def test_an_empty_replica_says_stream_by_stream_what_it_has_read(
         assert hook.partition != other.partition
         await hook.store(CHAIN[:5])
         await other.store(CHAIN[:9])
-        held: list[RawRecord] = []
-        released = asyncio.Event()
-        apply = ViewFeed._apply
+        held: list[tuple[Any, ...]] = []
+        apply = LocalView.apply_record
 
-        async def without_one(feed: ViewFeed, view: LocalView, records: list[RawRecord]) -> None:
-            mine = records if released.is_set() else [r for r in records if r.partition == hook.partition]
-            held.extend(record for record in records if record not in mine)
-            if released.is_set():
-                mine, held[:] = [*held, *mine], []
-            await apply(feed, view, mine)
+        def without_one(view: LocalView, partition: int, *given: Any) -> Any:
+            if partition == hook.partition:
+                return apply(view, partition, *given)
+            held.append((partition, *given))
+            return None
 
-        monkeypatch.setattr(ViewFeed, "_apply", without_one)
+        monkeypatch.setattr(LocalView, "apply_record", without_one)
         server = await start(configured(kafka, topic_prefix))
         try:
             async with (
@@ -108,7 +104,10 @@ async def test_an_empty_replica_says_stream_by_stream_what_it_has_read(
                     "/v1/lookup", json={**asked, "max_staleness_ms": 2_000, "min_coverage": 1.0}
                 )
                 assert (strict.status_code, strict.headers["KV-Coverage"]) == (503, "1/2")
-                released.set()
+                monkeypatch.undo()
+                for given in held:
+                    server.service.view.apply_record(*given)
+                server.service.feed._check_caught_up()
                 await answered(client, lambda a: a.complete and lengths(a) == {"w0": 5, "w1": 9})
         finally:
             await server.stop()

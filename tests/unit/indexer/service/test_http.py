@@ -394,6 +394,7 @@ async def test_the_openapi_document_holds_every_route() -> None:
         "/v1/limits",
         "/v1/fences",
         "/v1/watch",
+        "/v1/snapshot",
         "/healthz",
         "/readyz",
         "/metrics",
