@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from events.errors import KvledgerError
 from events.fold.registry import Registry
@@ -29,6 +31,14 @@ FETCH_RECORDS = 500
 RETRY_S = 0.5
 COMPLAIN_EVERY_NS = 60_000_000_000
 CONTROL_POLL_S = 0.02
+
+
+class EvenTail(Protocol):
+    """What `LogTail` is to the feed."""
+
+    async def fetch_evenly(
+        self, share: int, *, timeout_ms: int, busy: Collection[int]
+    ) -> list[RawRecord]: ...
 
 
 @dataclass(slots=True)
@@ -67,6 +77,7 @@ class ViewFeed:
         self._wall_ms = wall_ms
         self._waiters: list[asyncio.Future[None]] = []
         self._view: LocalView | None = None
+        self._queues: dict[int, deque[RawRecord]] = {}
         self._complained_ns: dict[str, int] = {}
         self._log_end = LogEnd(connection.topic(EVENTS), monotonic_ns=monotonic_ns)
 
@@ -175,32 +186,52 @@ class ViewFeed:
         try:
             await tail.start()
             self._log_end.follow(tail)
-            while True:
-                records = await tail.fetch(timeout_ms=100, max_records=FETCH_RECORDS)
-                await self._apply(view, records)
+            await self._follow(view, tail)
         finally:
             await self._log_end.stop()
             await tail.stop()
 
+    async def _follow(self, view: LocalView, tail: EvenTail) -> None:
+        """Partitions take turns by time, so that one that has much to read, or large records, delays the others
+        by about a turn and a record. What the index puts off is worked in between."""
+        self._queues.clear()
+        while True:
+            idle = not self._queues and view.work(0)
+            records = await tail.fetch_evenly(
+                FETCH_RECORDS, timeout_ms=100 if idle else 0, busy=self._queues.keys()
+            )
+            await self._apply(view, records)
+
     async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:
-        turn_ns = self._monotonic_ns()
+        """Queues the records and gives each partition, and the index, one turn."""
         for record in records:
-            now_ns = self._monotonic_ns()
-            if now_ns - turn_ns > TURN_NS:
-                self._wake()
-                await asyncio.sleep(0)
-                turn_ns = now_ns = self._monotonic_ns()
-            view.apply_record(record.partition, record.offset, record.value, now_ns)
-            if view.index.unsettled:
-                view.work(INDEX_STEPS)
-        done = view.work(INDEX_STEPS)
-        while not done:
+            self._queues.setdefault(record.partition, deque()).append(record)
+        newest: int | None = None
+        for partition, queue in list(self._queues.items()):
+            newest = self._turn(view, queue)
+            if not queue:
+                del self._queues[partition]
+            view.work(INDEX_STEPS)
+            self._wake()
             await asyncio.sleep(0)
-            done = view.work(INDEX_STEPS)
-        if records:
-            self.state.visible_ms = max(0.0, float(self._wall_ms() - records[-1].timestamp_ms))
+        if newest is not None:
+            self.state.visible_ms = max(0.0, float(self._wall_ms() - newest))
             self._check_caught_up()
             self._wake()
+        else:
+            view.work(INDEX_STEPS)
+            await asyncio.sleep(0)
+
+    def _turn(self, view: LocalView, queue: deque[RawRecord]) -> int:
+        """Applies records for `TURN_NS` and returns the broker's time of the last one."""
+        begun_ns = now_ns = self._monotonic_ns()
+        newest = 0
+        while queue and now_ns - begun_ns <= TURN_NS:
+            record = queue.popleft()
+            view.apply_record(record.partition, record.offset, record.value, now_ns)
+            newest = record.timestamp_ms
+            now_ns = self._monotonic_ns()
+        return newest
 
     async def _signals(self) -> None:
         view, names = self._fed(), self._connection

@@ -188,6 +188,7 @@ class World:
         profile: ContentProfile = PROFILE,
         start: bool = True,
         endpoint: str | None = None,
+        partition: int = 0,
     ) -> Hook:
         """Registers a stream and opens it."""
         key = Signer.from_seed(sha256(f"{worker}/{rank}/{epoch}".encode()))
@@ -198,7 +199,7 @@ class World:
                 epoch=epoch,
                 engine_life=f"life-{epoch}",
                 public_key=key.public_key,
-                partition=0,
+                partition=partition,
                 endpoint=endpoint or f"http://{worker}",
             ),
             Role.ENROLMENT,

@@ -1,0 +1,67 @@
+"""The feed's turns: a partition that has much to read, and an index that has much to do, hold up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from events.kafka.connection import KafkaConnection, RawRecord
+from indexer.service.feed import ViewFeed
+from tests.support.log import block
+from tests.support.reader_world import World, chain_of, lengths
+
+BUSY, CALM = 1, 0
+CHAIN = chain_of(range(640))
+
+
+@dataclass
+class ListedTail:
+    """Everything is fetched at once, the busy partition first."""
+
+    records: dict[int, list[bytes]]
+    offsets: dict[int, int] = field(default_factory=dict)
+
+    async def fetch_evenly(self, share: int, *, timeout_ms: int, busy: Collection[int]) -> list[RawRecord]:
+        await asyncio.sleep(0)
+        found: list[RawRecord] = []
+        for partition in (BUSY, CALM):
+            values = self.records.get(partition, []) if partition not in busy else []
+            for value in values[:share]:
+                offset = self.offsets[partition] = self.offsets.get(partition, -1) + 1
+                found.append(RawRecord("t", partition, offset, b"", value, None, 0))
+            del values[:share]
+        return found
+
+
+async def test_a_partition_with_much_to_read_delays_no_other() -> None:
+    world = World()
+    calm = world.join("calm", start=False, partition=CALM)
+    calm.hold = True
+    calm.open()
+    for depth in range(20):
+        calm.store(CHAIN[depth : depth + 1], CHAIN[depth - 1] if depth else None)
+    busy = world.join("busy", start=False, partition=BUSY)
+    busy.hold = True
+    busy.open()
+    for n in range(150):
+        busy.store([block(n, at) for at in range(100)])
+    view = world.view
+    ticks = iter(range(0, 10**12, 1_500_000))
+    feed = ViewFeed(
+        KafkaConnection("127.0.0.1:9"), world.registry, monotonic_ns=lambda: next(ticks), wall_ms=lambda: 0
+    )
+    feed.attach(view)
+    following = asyncio.create_task(
+        feed._follow(view, ListedTail({CALM: list(calm.held), BUSY: list(busy.held)}))
+    )
+    while view.position(CALM) < 21:
+        await asyncio.sleep(0)
+    assert view.position(BUSY) < 60, "the busy partition was drained first"
+    calm.pulse(echo=world.beacon())
+    assert lengths(world.get(CHAIN, min_coverage=0)) == {"calm": 20}
+    while view.position(BUSY) < 151:
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait([following])
+    assert view.copies == 20 + 150 * 100
