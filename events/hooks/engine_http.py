@@ -68,9 +68,11 @@ class EngineHttp:
 
     async def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
         headers = {"X-data-parallel-rank": str(self._rank)} if self._rank else {}
+        # Reading the certificates of all authorities would hold every other engine's hook up.
+        secured = self._url.startswith("https:")
         async with (
             asyncio.timeout(timeout_s),
-            httpx.AsyncClient(timeout=timeout_s, trust_env=False) as client,
+            httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=secured) as client,
         ):
             return await client.request(method, self._url + path, json=body, headers=headers)
 
