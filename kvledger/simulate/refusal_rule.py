@@ -64,7 +64,9 @@ class RefusalRule:
         # Who needs nobody is still owed whoever could have been answered for.
         needed = max(self._needed(lookup, len(eligible)), int(lookup.status == 200))
         if not eligible or len(servable) < needed:
-            return Verdict(Outcome.OK)
+            # Right because of what is granted for transit, if not by the pulses alone: that is an excuse too.
+            prompt = sum(self._servable(lookup, who, granting=False) for who in eligible)
+            return Verdict(Outcome.OK, excused=0 < needed <= prompt)
         if len(calm) < needed or (not calm and self._disturbed(lookup, None)):
             return Verdict(Outcome.OK, excused=True)
         worker, rank = calm[0] if calm else eligible[0]
@@ -83,6 +85,7 @@ class RefusalRule:
                 continue
             why = self._cause_missing(lookup, one, who)
             if why is None:
+                excused |= one.reason == "stale" and self._servable(lookup, who, granting=False)
                 continue
             if not self._disturbed(lookup, one.worker):
                 return Verdict(Outcome.UNJUSTIFIED_EXCLUSION, f"{one.reason}, but {why}", *who)
@@ -109,13 +112,16 @@ class RefusalRule:
         # Silent and fenced; and broken for longer than the fault excuses, which only the dead may be.
         return None if self._quiet(lookup, who) else "it sends pulses"
 
-    def _servable(self, lookup: Lookup, who: WorkerRank) -> bool:
-        """Whether it has long been there, and what its pulses vouch for is within the bound."""
+    def _servable(self, lookup: Lookup, who: WorkerRank, *, granting: bool = True) -> bool:
+        """Whether it has long been there, and what its pulses vouch for is within the bound, with what is
+        granted for their way and the beacons' or as if both took no time."""
+        transit_ns = self._transit_ns if granting else 0
+        beacon_ns = self._beacon_ns if granting else 0
         if not self._truth.was_eligible_through(who, self._low_ns(lookup), lookup.end_ns):
             return False
         if BASES.index(self._truth.basis_of(who)) > BASES.index(lookup.basis):
             return False
-        vouched_ns = self._truth.vouches.confirmed_ns(who, lookup.start_ns - self._transit_ns)
+        vouched_ns = self._truth.vouches.confirmed_ns(who, lookup.start_ns - transit_ns)
         if vouched_ns is None:
             return False
         bound_ms = lookup.bound_ms
@@ -123,7 +129,7 @@ class RefusalRule:
             return bound_ms is None or bound_ms >= self._allowance.floor_ms
         if bound_ms is None:
             return True
-        return lookup.start_ns - (vouched_ns - self._transit_ns - self._beacon_ns) <= ns(bound_ms)
+        return lookup.start_ns - (vouched_ns - transit_ns - beacon_ns) <= ns(bound_ms)
 
     def _quiet(self, lookup: Lookup, who: WorkerRank) -> bool:
         """Whether a reader may have had no pulse of it for so long that it calls it silent."""

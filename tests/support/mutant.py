@@ -35,7 +35,7 @@ class Mutant:
     name: str
     breaks: Patch
     faults: tuple[str, ...] | None = None
-    seeds: int = 4
+    seeds: int = 8
     unconfirmed: bool = False
     apply_lag_s: float = 0.0
 

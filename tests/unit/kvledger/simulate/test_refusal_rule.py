@@ -132,6 +132,18 @@ def test_stale_fits_what_isn_t_confirmed_and_silent_doesn_t() -> None:
     assert fleet.verdict("stale", bound_ms=None) is Outcome.UNJUSTIFIED_EXCLUSION
 
 
+def test_a_bound_too_tight_to_condemn_anybody_counts_as_an_excuse() -> None:
+    fleet = Fleet()
+    fleet.run(20)
+    nobody = (Exclusion("w", 0, "stale"), Exclusion("w2", 0, "stale"))
+    assert fleet.verdict("stale", bound_ms=250) is Outcome.OK
+    assert fleet.verdict("", credits=(), exclusions=nobody, bound_ms=250) is Outcome.OK
+    assert fleet.verdict("", credits=(), exclusions=(), status=503, bound_ms=250) is Outcome.OK
+    assert fleet.checker.counts.excused == 3
+    assert fleet.verdict("", credits=(), exclusions=(), status=503, bound_ms=20) is Outcome.OK
+    assert fleet.checker.counts.excused == 3
+
+
 def test_unconfirmed_fits_a_weaker_word_than_asked() -> None:
     fleet = Fleet(basis="published")
     fleet.run(20)
