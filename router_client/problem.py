@@ -34,6 +34,7 @@ class ProblemKind(StrEnum):
     STALENESS_BOUND_UNMET = "staleness-bound-unmet"
     INDEX_UNAVAILABLE = "index-unavailable"
     LOG_UNAVAILABLE = "log-unavailable"
+    NOT_IMPLEMENTED = "not-implemented"
     INTERNAL = "internal"
 
 
@@ -59,6 +60,7 @@ STATUS: dict[ProblemKind, int] = {
     ProblemKind.STALENESS_BOUND_UNMET: 503,
     ProblemKind.INDEX_UNAVAILABLE: 503,
     ProblemKind.LOG_UNAVAILABLE: 503,
+    ProblemKind.NOT_IMPLEMENTED: 501,
     ProblemKind.INTERNAL: 500,
 }
 
@@ -84,6 +86,7 @@ TITLE: dict[ProblemKind, str] = {
     ProblemKind.STALENESS_BOUND_UNMET: "No answer is fresh enough for this bound",
     ProblemKind.INDEX_UNAVAILABLE: "The index can't answer yet",
     ProblemKind.LOG_UNAVAILABLE: "The log can't be written",
+    ProblemKind.NOT_IMPLEMENTED: "This is not done here",
     ProblemKind.INTERNAL: "Something went wrong here",
 }
 

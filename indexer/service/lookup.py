@@ -112,6 +112,16 @@ class LookupEndpoint:
         document = b'{"answers":[' + b",".join(parts) + b"]}"
         await send_document(send, 200, document, headers={"Cache-Control": "no-store"})
 
+    async def ask(self, request: LookupRequest, principal: Principal) -> Answer:
+        """One lookup for another form of asking. Raises ProblemError."""
+        started_ns = self._monotonic_ns()
+        query = self.settle(request, principal, None)
+        found = query if isinstance(query, Problem) else await self._answer(query, started_ns)
+        if isinstance(found, Problem):
+            raise ProblemError(found)
+        self._metrics.lookup(found, (self._monotonic_ns() - started_ns) / 1e9)
+        return found
+
     def caller(self, scope: Scope) -> Principal:
         """Who asks. Raises ProblemError 401."""
         principal = self._config.credentials.identify(header(scope, b"authorization"))

@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 from indexer.service.directive import FenceBody, LimitBody
 from indexer.service.lookup import BatchRequest
 from indexer.service.order import DeletionBody, InvalidationBody
+from indexer.service.query_form import FormQuery
 from router_client.problem import Problem
 from router_client.wire import (
     AS_OF_HEADER,
@@ -35,6 +36,7 @@ ORDERS: dict[str, type[BaseModel]] = {
     "/v1/invalidations": InvalidationBody,
     "/v1/limits": LimitBody,
     "/v1/fences": FenceBody,
+    "/query": FormQuery,
 }
 REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "503")
 

@@ -31,12 +31,13 @@ from indexer.service.order import (
     Receipt,
     visible_to,
 )
+from indexer.service.query_form import NO_HASHES, FormQuery, form_of, lookup_of
 from indexer.service.refusal import as_response, refuse_with_problems
 from indexer.service.snapshot import write_snapshot
 from router_client.explain import Explanation, explain
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.view import LocalView
-from router_client.wire import JSON_TYPE, LookupRequest
+from router_client.wire import JSON_TYPE, LookupRequest, answer_headers
 
 NO_STORE = {"Cache-Control": "no-store"}
 B = TypeVar("B", bound=BaseModel)
@@ -172,6 +173,25 @@ def make_plane(
         if isinstance(found, Problem):
             raise ProblemError(found)
         return found
+
+    @app.post("/query")
+    async def query(request: Request) -> Response:
+        """A lookup by tokens in the shape of Mooncake's RFC #1403, with what that lacks beside it."""
+        principal = caller(request)
+        form = await _read(request, FormQuery)
+        try:
+            asked = lookup_of(form, config.keyring)
+        except ValidationError as error:
+            raise ProblemError(unreadable(error)) from error
+        found = await endpoint.ask(asked, principal)
+        headers = answer_headers(found, asked.max_staleness_ms)
+        return Response(json.dumps(form_of(found)), media_type=JSON_TYPE, headers=headers)
+
+    @app.post("/query_by_hash")
+    async def query_by_hash(request: Request) -> Response:
+        """501: hashes of other indexes name no block here."""
+        caller(request)
+        raise fail(ProblemKind.NOT_IMPLEMENTED, NO_HASHES)
 
     @app.post("/v1/deletions", status_code=201, response_model=Receipt)
     async def delete(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
