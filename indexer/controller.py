@@ -41,12 +41,14 @@ STOP_TIMEOUT_S = 5.0
 MAX_REASON = 2_000
 
 USAGE = """
-SELECT s.worker, s.rank, s.epoch, d.tenant, u.tier, sum(u.blocks)::int8 AS blocks, sum(u.bytes) AS bytes
+SELECT s.worker, s.rank, s.epoch, d.tenant, u.tier, sum(u.blocks)::int8 AS blocks, sum(u.bytes) AS bytes,
+    (SELECT CASE WHEN bool_and(h.durable_id IS NOT NULL) THEN array_agg(h.durable_id) END
+     FROM holder h WHERE h.stream_id = s.id AND h.tier = u.tier) AS durable
 FROM tenant_usage u
 JOIN stream s ON s.id = u.stream_id
 JOIN stream_alias a ON a.stream_id = u.stream_id AND a.alias = u.alias
 JOIN domain d ON d.name = a.domain
-GROUP BY s.worker, s.rank, s.epoch, d.tenant, u.tier
+GROUP BY s.id, s.worker, s.rank, s.epoch, d.tenant, u.tier
 """
 STATUS = "SELECT worker, rank, epoch, status, fault, sticky FROM stream WHERE status <> 'live'"
 
@@ -200,7 +202,11 @@ class Controller:
         usage = [
             HolderUsage(stream, row["tenant"], Tier(row["tier"]), row["blocks"], int(row["bytes"]))
             for row in await database.fetch(USAGE)
-            if counts(self._registry, stream := StreamKey(row["worker"], row["rank"], row["epoch"]))
+            if counts(
+                self._registry,
+                stream := StreamKey(row["worker"], row["rank"], row["epoch"]),
+                row["durable"] or (),
+            )
         ]
         now_s = self._monotonic_s()
         for key, state in evaluate(usage, self._registry.limits, term).items():

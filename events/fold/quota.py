@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from events.fold.registry import Registry
+from events.fold.state import StreamState
 from events.ids import QuotaLevel, StreamKey, Tier, Unit
 from events.model.audit import QuotaShare, QuotaState
 from events.model.control import LimitSet
@@ -32,14 +33,30 @@ class HolderUsage:
         return min(max(value, 0), MAX_AMOUNT)
 
 
-def counts(registry: Registry, stream: StreamKey) -> bool:
+def counts(registry: Registry, stream: StreamKey, durable: Collection[str] = ()) -> bool:
     """Whether a stream's usage is anybody's: it falls with its epoch, and with the attested end of its engine's
-    life. A stream that nobody registered counts: its copies are there."""
+    life. A stream that nobody registered counts: its copies are there.
+
+    `durable`: the durable ids of a tier whose holders are all durable. Of such a tier the owner's newest epoch
+    alone counts, whatever became of the engine, until the store is destroyed: others only reach it.
+    """
+    if durable:
+        owned = (registry.durable_owners.get(one) for one in durable if one not in registry.destroyed)
+        return registry.current.get((stream.worker, stream.rank)) == stream and any(
+            enrolled is not None and enrolled.owner == stream.worker for enrolled in owned
+        )
     registration = registry.registration_of(stream)
     if registration is None:
         return True
     life = (stream.worker, registration.body.engine_life)
     return not registry.superseded(stream) and life not in registry.exits
+
+
+def durable_ids(state: StreamState, tier: Tier) -> tuple[str, ...]:
+    """For `counts`: the durable ids of a stream's tier, none if it has a volatile holder too."""
+    named = [holder.durable_id for holder in state.holders.values() if holder.tier is tier]
+    known = tuple(one for one in named if one is not None)
+    return known if len(known) == len(named) else ()
 
 
 def quota_level(used: int, soft: int | None, hard: int | None) -> QuotaLevel:

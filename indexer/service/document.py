@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from events.fold.quota import counts
+from events.fold.quota import counts, durable_ids
 from events.fold.registry_state import Deletion
 from events.ids import StreamKey, Tier, Unit
 from router_client.limit import MILLISECOND_NS
@@ -61,12 +61,12 @@ def usage_document(view: LocalView, tenant: str) -> dict[str, Any]:
     by_domain: dict[str, dict[str, dict[str, int]]] = {}
     owned = {name for name, domain in view.registry.domains.items() if domain.tenant == tenant}
     for key, stream in view.streams.items():
-        if not counts(view.registry, key):
-            continue
         aliases = view.keyring.aliases(key.worker, key.rank, stream.state.epoch_no)
         for (alias, tier), held in stream.state.usage.items():
             domain = aliases.get(alias)
             if domain not in owned or domain is None:
+                continue
+            if not counts(view.registry, key, durable_ids(stream.state, tier)):
                 continue
             for sums in (
                 tiers.setdefault(tier, {"blocks": 0, "bytes": 0}),

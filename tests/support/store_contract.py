@@ -15,6 +15,7 @@ from events.fold.registry import Registry
 from events.fold.state import StreamState, Usage
 from events.ids import StreamKey, Tier
 from events.kafka.connection import RawRecord
+from events.model.part import DomainEvent
 from events.signing import verify
 from indexer.delta import Delta
 from indexer.projection import PartitionProjection
@@ -217,3 +218,27 @@ class StoreContract:
         late = first.seal(events=[stored([block(3)])]).value
         await store.write(lease, folded(projection, [RawRecord(TOPIC, 0, 2, None, late, None, 0)]))
         assert await store.digest(registry) == wanted
+
+    async def test_what_a_superseded_stream_told_of_a_durable_holder_stays(self, store: Store) -> None:
+        control = ControlLog()
+        old = control.register(epoch="e1")
+        control.register(epoch="e2")
+        registry = Registry(verify)
+        for offset, (value, signature) in enumerate(control.records):
+            registry.fold(offset, value, signature)
+        start_with = opened(Tier.GPU, Tier.DISK)
+        disk = start_with.holders[1].model_copy(update={"durable_id": "disk-1"})
+        start_with = start_with.model_copy(update={"holders": (start_with.holders[0], disk)})
+        builder = StreamBuilder(epoch="e1", epoch_no=old)
+        events: list[DomainEvent] = [declared(), stored([block(1)]), stored([block(2)], holder="disk")]
+        records = [RawRecord(TOPIC, 0, 0, None, builder.seal(start_with, events=events).value, None, 0)]
+        lease, projection = await start(store)
+        await store.write(lease, folded(projection, records))
+        wanted = index_digest(fold(records).values(), registry)
+        assert wanted != index_digest([], registry)
+        assert await store.digest(registry) == wanted
+        pruned = projection.prune(registry)
+        assert pruned is not None
+        await store.write(lease, pruned)
+        assert await store.digest(registry) == wanted
+        assert {tier for _, _, tier in await store.usage()} == {Tier.DISK}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from auditor.registry import ControlFold
+from events.fold.quota import counts
 from events.fold.registry import Registry
-from events.ids import Role, Tier
-from events.model.control import ControlBody, ExitAttested, Fenced, HolderEnrolled
+from events.ids import Role, StreamKey, Tier
+from events.model.control import ControlBody, ExitAttested, Fenced, HolderDestroyed, HolderEnrolled
 from events.signing import verify
 from tests.support.log import ControlLog
 
@@ -72,3 +73,21 @@ def test_an_owner_whose_engine_ended_may_be_replaced() -> None:
     ended = ExitAttested(worker="w0", engine_life="life-1", attester="bridge", evidence="exit 0")
     both.say(ended, Role.SUPERVISOR)
     assert both.enrol("w1") == "w1"
+
+
+def test_usage_of_a_store_is_its_owners_newest_epochs_alone() -> None:
+    both = Both()
+    both.register("w0", "e0")
+    both.register("w1", "e1")
+    both.enrol("w0")
+    owner, other = StreamKey("w0", 0, "e0"), StreamKey("w1", 0, "e1")
+    assert (counts(both.index, owner, ["s"]), counts(both.index, other, ["s"])) == (True, False)
+    assert counts(both.index, other)
+    assert not counts(both.index, owner, ["nobody's"])
+    ended = ExitAttested(worker="w0", engine_life="life-1", attester="bridge", evidence="exit 0")
+    both.say(ended, Role.SUPERVISOR)
+    assert (counts(both.index, owner), counts(both.index, owner, ["s"])) == (False, True)
+    both.register("w0", "e2", life="life-2")
+    assert not counts(both.index, owner, ["s"])
+    both.say(HolderDestroyed(durable_id="s", evidence="shredded"), Role.SUPERVISOR)
+    assert not counts(both.index, StreamKey("w0", 0, "e2"), ["s"])
