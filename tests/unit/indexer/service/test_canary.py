@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from events.ids import CANARY_WORKER
-from indexer.service.canary import CanaryGauge
+from indexer.service.canary_gauge import CanaryGauge
 from indexer.service.watch import ANY
 from router_client.standing import survey
 from tests.support.lookup_http import ASKED, browser, service
