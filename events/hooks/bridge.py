@@ -127,6 +127,7 @@ class Bridge:
         self._confirmed_after = -1
         self._silent_after: int | None = None
         self._heard = False
+        self._began = False
         self._right_rank = True
         self._from_birth = False
         self._remembered_s = 0.0
@@ -134,8 +135,8 @@ class Bridge:
 
     @property
     def heard(self) -> bool:
-        """Whether anything was received of this engine life. Until then nobody can tell an idle engine from
-        one whose events don't come through, so nothing is confirmed."""
+        """Whether anything was ever received from this engine, in this life or one before. Until then nobody
+        can tell an idle engine from one whose events don't come through, so nothing is confirmed."""
         return self._heard
 
     async def attach(self, timeout_s: float, *, ended: Callable[[str], bool] = lambda _: False) -> Attachment:
@@ -145,6 +146,7 @@ class Bridge:
         the end of that life is attested, so that whoever answers now is another."""
         known = self._file.load() if self._file is not None else None
         if known is not None:
+            self._heard = True
             self._confirmed_after = known.confirmed_after
             self._source.resume(Anchor(known.seq, bytes.fromhex(known.digest)))
         outcome = await self._source.confirm(timeout_s)
@@ -276,7 +278,7 @@ class Bridge:
         is `proven` that it isn't the one held, it may hold anything, and owes what that one owes."""
         self.counts.lives += 1
         self._life = self._make_life()
-        self._from_birth, self._heard, self._silent_after, self._right_rank = proven, False, None, True
+        self._from_birth, self._began, self._silent_after, self._right_rank = proven, False, None, True
         obligations = self._hook.obligations
         discharged = [] if proven else obligations.discharged()
         self._hook.restarted(self._life, ended=False, born_after=self._confirmed_after if proven else -1)
@@ -286,8 +288,9 @@ class Bridge:
 
     def _message(self, message: EngineMessage) -> None:
         self.counts.messages += 1
-        if not self._heard:
-            self._heard = True
+        self._heard = True
+        if not self._began:
+            self._began = True
             if message.seq == 0:
                 self._first()
         try:

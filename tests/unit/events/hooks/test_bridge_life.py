@@ -214,6 +214,12 @@ async def test_nothing_is_confirmed_before_anything_was_received(tmp_path: Path)
         assert isinstance(await one.bridge.confirm(LONG_S), Confirmed)
         assert one.fed.said == ["fed 0"]
         assert one.fed.discharged == {3}
+        # That this engine's events come through is known now: a restart that has published nothing is empty.
+        await engine.restart()
+        while not isinstance(await one.bridge.confirm(LONG_S), Confirmed):
+            pass
+        assert [said for said in one.fed.said if said.startswith("life")] == one.fed.said[1:]
+        assert len(one.fed.said) == 2
         one.source.close()
 
 
