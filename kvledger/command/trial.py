@@ -114,7 +114,8 @@ def run(settings: Settings, plan: FleetPlan, asked: Asked, console: Console, *, 
         or_unavailable(lambda: _play(settings, scenarios, seeds, asked, table, console, as_json=as_json))
     )
     if asked.matrix or len(seeds) > 1:
-        console.print(table.table(), width=TABLE_WIDTH)
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(table.table())
     if as_json and asked.matrix:
         typer.echo(table.json_line())
     if table.violations:
