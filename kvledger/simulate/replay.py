@@ -13,17 +13,20 @@ from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.visibility import VisibilityProbe
 
 LONGEST_PAUSE_S = 2.0
+LOOSE_EVERY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPace:
     """`bound_ms` of each lookup; `lanes` lookups at once; `rate` requests a second, None as fast as goes.
-    Each is asked about once for each of `bases`, and routed by the last answer."""
+    Each is asked about once for each of `bases`, and routed by the last answer. With `loose_bound_ms` every
+    fifth is asked about once more with that bound, only to be judged: a refusal needs a better cause there."""
 
     bound_ms: float = 1000.0
     lanes: int = 4
     rate: float | None = None
     bases: tuple[str, ...] = ("published",)
+    loose_bound_ms: float | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class Replay:
             await self._asker.ask(prompt, bound_ms=self._pace.bound_ms, basis=weaker)
         answer = await self._asker.ask(prompt, bound_ms=self._pace.bound_ms, basis=basis)
         self.counts.answered += answer.status == 200
+        if self._pace.loose_bound_ms is not None and self.counts.requests % LOOSE_EVERY == 0:
+            await self._asker.ask(prompt, bound_ms=self._pace.loose_bound_ms, basis=basis, measured=False)
         if answer.status == 503:
             # As `router_client` does: once more, after the time that the service asks for.
             self.counts.asked_again += 1

@@ -28,6 +28,7 @@ from kvledger.simulate.trouble.probe import Probe
 from kvledger.simulate.workload import generate
 
 CONNECTIONS = 8
+LOOSE_BOUND_MS = 3000.0
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ async def run_trial(
             pace = ReplayPace(
                 bound_ms=scenario.bound_ms,
                 rate=scenario.rate,
+                loose_bound_ms=max(LOOSE_BOUND_MS, scenario.bound_ms),
                 bases=("published", basis) if basis == "unconfirmed" else ("published",),
             )
             replay = Replay(fleet, asker, pace)
