@@ -26,6 +26,7 @@ from router_client.view import LocalView
 
 LOG = logging.getLogger(__name__)
 TURN_NS = 2_000_000
+MAX_DEBT_NS = 50 * TURN_NS
 INDEX_STEPS = 2_000
 FETCH_RECORDS = 500
 RETRY_S = 0.5
@@ -78,6 +79,7 @@ class ViewFeed:
         self._waiters: list[asyncio.Future[None]] = []
         self._view: LocalView | None = None
         self._queues: dict[int, deque[RawRecord]] = {}
+        self._credits_ns: dict[int, int] = {}
         self._complained_ns: dict[str, int] = {}
         self._log_end = LogEnd(connection.topic(EVENTS), monotonic_ns=monotonic_ns)
 
@@ -203,24 +205,30 @@ class ViewFeed:
             await self._apply(view, records)
 
     async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:
-        """Queues the records and gives each partition, and the index, one turn."""
+        """Queues the records and gives each partition, and the index, one turn. Who took longer than a turn, as
+        one record can, waits until the others have had as much."""
         for record in records:
             self._queues.setdefault(record.partition, deque()).append(record)
         newest: int | None = None
         for partition, queue in list(self._queues.items()):
+            credit_ns = min(TURN_NS, self._credits_ns.get(partition, 0) + TURN_NS)
+            if credit_ns <= 0 and len(self._queues) > 1:
+                self._credits_ns[partition] = credit_ns
+                continue
+            begun_ns = self._monotonic_ns()
             newest = self._turn(view, queue)
+            taken_ns = self._monotonic_ns() - begun_ns
+            self._credits_ns[partition] = max(credit_ns - taken_ns, -MAX_DEBT_NS)
             if not queue:
                 del self._queues[partition]
-            view.work(INDEX_STEPS)
             self._wake()
+            await asyncio.sleep(0)
+        if not view.work(INDEX_STEPS) or newest is None:
             await asyncio.sleep(0)
         if newest is not None:
             self.state.visible_ms = max(0.0, float(self._wall_ms() - newest))
             self._check_caught_up()
             self._wake()
-        else:
-            view.work(INDEX_STEPS)
-            await asyncio.sleep(0)
 
     def _turn(self, view: LocalView, queue: deque[RawRecord]) -> int:
         """Applies records for `TURN_NS` and returns the broker's time of the last one."""
