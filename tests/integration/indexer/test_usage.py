@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncpg
 
+from indexer.controller import USAGE
+
 ROWS = """
 INSERT INTO domain (name, tenant, shared, created_at_offset) VALUES ('chat', 'acme', false, 1);
 INSERT INTO registration (epoch_no, worker, rank, epoch, engine_life, partition, superseded, exit_attested,
@@ -19,6 +21,10 @@ FROM registration;
 INSERT INTO stream_alias (stream_id, alias, domain) SELECT id, 'a', 'chat' FROM stream;
 INSERT INTO tenant_usage (stream_id, alias, tier, blocks, bytes) SELECT id, 'a', 'gpu', 3, 300 FROM stream;
 """
+HOLDERS = """
+INSERT INTO holder (stream_id, name, tier, capacity_blocks, durable_id, groups, inventory, orphans, unassigned)
+SELECT id, 'one', 'gpu', null, CASE worker WHEN 'live' THEN 'store-1' END, '[]', 'known', 0, 0 FROM stream;
+"""
 
 
 async def test_usage_of_a_dead_engine_and_of_an_old_epoch_is_nobodys(database: str) -> None:
@@ -30,3 +36,19 @@ async def test_usage_of_a_dead_engine_and_of_an_old_epoch_is_nobodys(database: s
     finally:
         await connection.close()
     assert [tuple(row) for row in rows] == [("acme", "chat", "gpu", 3, 300)]
+
+
+async def test_the_controller_is_told_which_tiers_are_durable(database: str) -> None:
+    connection = await asyncpg.connect(database)
+    try:
+        await connection.execute(ROWS)
+        await connection.execute(HOLDERS)
+        rows = await connection.fetch(USAGE)
+    finally:
+        await connection.close()
+    told = {row["worker"]: (row["tier"], row["blocks"], row["durable"]) for row in rows}
+    assert told == {
+        "live": ("gpu", 3, ["store-1"]),
+        "old": ("gpu", 3, None),
+        "dead": ("gpu", 3, None),
+    }
