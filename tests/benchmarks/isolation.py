@@ -264,7 +264,7 @@ async def run(fault: str, seconds: float) -> Figure:
 
     async def ingest() -> None:
         following = asyncio.create_task(feed._follow(view, log))
-        while time.process_time() < until or len(view.applied_s) < len(written):
+        while not writing.done() or len(view.applied_s) < len(written):
             await asyncio.sleep(0)
         following.cancel()
         await asyncio.wait([following])
@@ -280,7 +280,8 @@ async def run(fault: str, seconds: float) -> Figure:
             waits.append(time.process_time() - due)
             due += LOOKUP_EVERY_S
 
-    await asyncio.gather(write(), ingest(), ask())
+    writing = asyncio.create_task(write())
+    await asyncio.gather(writing, ingest(), ask())
     gc.unfreeze()
     lags = [done - begun for begun, done in zip(written, view.applied_s, strict=True)]
     done_ops = view.counters.block_operations - ops
