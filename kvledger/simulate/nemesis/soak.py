@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -41,6 +42,7 @@ from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.workload import WorkloadSettings, generate
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
+from kvledger.stack.state import Home
 
 BOUNDS_MS: tuple[float | None, ...] = (500.0, 500.0, 500.0, 750.0, 1000.0, 2000.0, 10_000.0, None)
 MEASURED_MS = 500.0
@@ -205,7 +207,8 @@ class _Soak:
 
 
 def run_soak(settings: Settings, plan: SoakPlan, progress: Progress) -> SoakReport:
-    """Runs it all on a stack of its own in a temporary home, which is kept if anything was wrong.
+    """Runs it all on a stack of its own in a temporary home, which is kept if anything was wrong;
+    what this process logs is there too, as `log/soak.log`.
 
     Interrupted at any moment it leaves no process behind. Raises StackError, FleetError and CommandError
     when it can't begin.
@@ -223,7 +226,13 @@ def run_soak(settings: Settings, plan: SoakPlan, progress: Progress) -> SoakRepo
             "postgres_fsync": False,
         }
     )
-    good = False
+    Home(home).logs.mkdir()
+    logging.basicConfig(
+        filename=Home(home).log("soak"),
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    keep = True
     try:
         with (
             _environment(clock.environment(home)),
@@ -237,10 +246,13 @@ def run_soak(settings: Settings, plan: SoakPlan, progress: Progress) -> SoakRepo
                 }
             )
             report = asyncio.run(_perform(in_force, at.lookup_url, plan, progress))
-        good = report.violations == 0
-        return replace(report, home="") if good else report
+        keep = report.violations > 0
+        return report if keep else replace(report, home="")
+    except KeyboardInterrupt:
+        keep = False
+        raise
     finally:
-        if good:
+        if not keep:
             shutil.rmtree(home, ignore_errors=True)
 
 
