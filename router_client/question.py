@@ -136,6 +136,7 @@ class Question:
                 state.next_seq,
             ),
             within_bound=standing.within_bound and all(lender.within_bound for lender in reach.lenders),
+            inventory="partial" if stream.partial else "known",
             load=stream.load,
             transfer_compatible=reach.compatible,
         )

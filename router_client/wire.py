@@ -194,7 +194,9 @@ class StreamPosition:
 
 @dataclass(slots=True)
 class Match:
-    """What one worker's rank can use of the prefix. `staleness_ms` None: unknown, older than any bound."""
+    """What one worker's rank can use of the prefix. `staleness_ms` None: unknown, older than any bound.
+    `inventory` partial: records of the engine were lost for good or never heard, so it may hold more than this;
+    the lengths are the least that it holds."""
 
     worker: str
     endpoint: str | None
@@ -207,6 +209,7 @@ class Match:
     identity: Literal["verified", "unverified"]
     position: StreamPosition
     within_bound: bool
+    inventory: Literal["known", "partial"] = "known"
     load: Load | None = None
     transfer_compatible: bool | None = None
 

@@ -33,7 +33,7 @@ class EmitterLimits:
 
     max_records: int = 50_000
     max_bytes: int = 128 << 20
-    stuck_s: float = 30.0
+    stuck_s: float = 10.0
     retry_pause_s: float = 0.2
 
 

@@ -101,9 +101,13 @@ class BeaconWriter:
         for key in self._asked_ns.keys() - view.streams.keys():
             del self._asked_ns[key]
         found: list[tuple[StreamKey, str]] = []
+        forked = sum(stream.forked for stream in view.streams.values())
+        # Where most contradict this replica, it is the odd one out, and may not end everybody's epochs.
+        ask_forked = 0 < forked <= max(1, len(view.streams) // 2)
         for key, stream in view.streams.items():
             state = stream.state
             broken = state.status in (StreamStatus.GAP, StreamStatus.QUARANTINED) or stream.divergent
+            broken = broken or (stream.forked and ask_forked)
             if not broken:
                 self._asked_ns.pop(key, None)
             elif (
@@ -116,7 +120,8 @@ class BeaconWriter:
                 and now_ns - self._asked_ns.get(key, -ASK_AGAIN_NS) >= ASK_AGAIN_NS
             ):
                 self._asked_ns[key] = now_ns
-                found.append((key, f"{state.fault} here" if state.sticky else "not whole here"))
+                fault = "forked" if stream.forked else state.fault if state.sticky else "not whole"
+                found.append((key, f"{fault} here"))
         return found
 
 

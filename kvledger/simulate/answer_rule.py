@@ -96,15 +96,22 @@ class AnswerRule:
         lengths = credit.tier_blocks
         if lengths is not None and lengths[-1] != credit.matched_blocks:
             return f"tiers {lengths} don't add up to {credit.matched_blocks} blocks"
-        return self._length_wrong(lookup, who, lengths or (credit.matched_blocks,), low_ns)
+        told = lengths or (credit.matched_blocks,)
+        return self._length_wrong(lookup, who, told, low_ns, at_least=credit.at_least)
 
     def _length_wrong(
-        self, lookup: Lookup, who: WorkerRank, lengths: Sequence[int], low_ns: int
+        self,
+        lookup: Lookup,
+        who: WorkerRank,
+        lengths: Sequence[int],
+        low_ns: int,
+        *,
+        at_least: bool = False,
     ) -> str | None:
         """`lengths` by cumulative tier, or the last one's alone."""
         window = [(low_ns, lookup.end_ns)]
         for process in (who, *self._truth.ghosts_of(who, low_ns)):
-            if self._had_lengths(process, lookup.chain, lengths, window):
+            if self._had_lengths(process, lookup.chain, lengths, window, at_least):
                 return None
         longest = longest_in(self._truth.levels_of(who)[-1], lookup.chain, window)
         if lengths[-1] <= longest and self._truth.was_hidden(lookup.tenant, low_ns, lookup.end_ns):
@@ -114,15 +121,16 @@ class AnswerRule:
         return f"{told} blocks were never the longest prefix in the window (at most {longest})"
 
     def _had_lengths(
-        self, who: WorkerRank, chain: Sequence[int], lengths: Sequence[int], spans: Spans
+        self, who: WorkerRank, chain: Sequence[int], lengths: Sequence[int], spans: Spans, at_least: bool
     ) -> bool:
-        """Whether all of them were true together at one instant."""
+        """Whether all of them were true together at one instant, as they are or as the least."""
         judged: tuple[int, int] | None = None
         for logs, length in zip(self._truth.levels_of(who)[-len(lengths) :], lengths, strict=True):
             if not logs:
                 spans = spans if length == 0 else []
             elif (len(logs), length) != judged:
-                spans, judged = when_length(logs, chain, length, spans), (len(logs), length)
+                asked = chain[:length] if at_least else chain
+                spans, judged = when_length(logs, asked, length, spans), (len(logs), length)
             if not spans:
                 return False
         return True

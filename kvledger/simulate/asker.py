@@ -199,6 +199,7 @@ class Asker:
             next_seq=position["next_seq"],
             tier_blocks=_tier_blocks(match["tiers"], block_size),
             identity=match["identity"],
+            at_least=match["inventory"] == "partial",
         )
 
 

@@ -39,7 +39,8 @@ class Credit:
     remote, None if they aren't to be judged.
 
     `epoch` and `next_seq` are its position. `first_missing_ns` is the stamp of the first mutation that this
-    position doesn't contain, if known.
+    position doesn't contain, if known. `at_least`: the answer says that the worker may hold more (its inventory
+    is partial), so only too much is wrong.
     """
 
     worker: str
@@ -53,6 +54,7 @@ class Credit:
     next_seq: int | None = None
     tier_blocks: tuple[int, int, int, int] | None = None
     identity: str = "verified"
+    at_least: bool = False
 
     @property
     def flagged(self) -> bool:

@@ -109,6 +109,11 @@ def test_only_committed_copies_are_credited() -> None:
     world.round(hook)
     found = world.get(CHAIN)
     assert (found.matches, found.complete) == ([], False)
+    hook.store(CHAIN[:2])
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert lengths(found) == {"w0": 2}
+    assert [(match.inventory, match.within_bound) for match in found.matches] == [("partial", True)]
 
 
 def test_without_an_echo_a_stream_is_silent_and_the_answer_refused() -> None:

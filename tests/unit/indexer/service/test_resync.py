@@ -50,6 +50,18 @@ def test_a_fault_that_no_snapshot_heals_asks_for_a_new_epoch() -> None:
     assert found["doubled"].split()[0] == "equivocation"
 
 
+def test_who_obeys_another_control_log_is_asked_for_a_new_epoch_unless_most_do() -> None:
+    world = World()
+    for name in ("one", "two", "three"):
+        world.join(name).store(CHAIN[:2])
+    views = {key.worker: stream for key, stream in world.view.streams.items()}
+    views["one"].forked = True
+    assert asked(world) == {"one": "forked here"}
+    assert asked(world)["one"].startswith(STICKY_FAULTS)
+    views["two"].forked = True
+    assert asked(world) == {}
+
+
 def test_the_ended_and_the_fenced_are_not_asked() -> None:
     world = broken_fleet()
     world.order(

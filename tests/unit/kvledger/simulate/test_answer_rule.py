@@ -61,6 +61,16 @@ def test_tiers_are_cumulative_and_true_at_one_instant(at_ms: int, credit: Credit
     assert World().ask(at_ms, credit)[0] is outcome
 
 
+@pytest.mark.parametrize(("gpu", "cpu", "right"), [(0, 0, True), (1, 2, True), (2, 3, True), (3, 3, False)])
+def test_of_a_partial_inventory_only_too_much_is_wrong(gpu: int, cpu: int, right: bool) -> None:
+    told = replace(tiers(gpu, cpu), at_least=True)
+    outcome = Outcome.OK if right else Outcome.WRONG_UNFLAGGED
+    assert World().ask(150, told)[0] is outcome
+    assert World().ask(250, tiers(0, 3))[0] is Outcome.OK
+    if (gpu, cpu) != (2, 3):
+        assert World().ask(150, tiers(gpu, cpu))[0] is Outcome.WRONG_UNFLAGGED
+
+
 def test_tier_that_a_worker_lacks_adds_nothing() -> None:
     world = World()
     world.truth.enlist("v")
