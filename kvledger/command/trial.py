@@ -62,11 +62,16 @@ def check(path: Path, console: Console, *, as_json: bool) -> None:
 
 def list_faults() -> None:
     """Every fault's name and what it is, one a line on stdout."""
+    from kvledger.simulate.nemesis.registry import process_faults
     from kvledger.simulate.trouble.roster import ROSTER
 
-    width = max(map(len, ROSTER))
+    of_processes = process_faults()
+    width = max(map(len, (*ROSTER, *of_processes)))
     for name, listed in ROSTER.items():
         typer.echo(f"{name:<{width}}  {listed.about}")
+    for name, fault in of_processes.items():
+        about = (type(fault).__doc__ or "").strip().split(". ")[0].splitlines()[0].rstrip(".")
+        typer.echo(f"{name:<{width}}  only with --soak: {about}")
 
 
 def plan_of(
