@@ -224,6 +224,7 @@ def _stream(
         adapter_revisions=profile.adapters,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
+        durable_ids=facts.durable_ids_of(engine.worker),
     )
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
 

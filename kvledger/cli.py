@@ -37,6 +37,7 @@ COMMANDS = (
     "audit",
     "domain",
     "limit",
+    "holder",
     "config",
 )
 

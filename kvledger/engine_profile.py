@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from events.ids import Tier
 from events.model.profile import MANDATORY, ContentProfile, LayoutProfile
@@ -59,7 +59,20 @@ block_bytes = [0]                     # bytes of one block, by attention group; 
 [engine.capacity_blocks]
 # gpu = 20000
 # cpu = 100000
+
+# Tiers that outlive the engine, by the store's name; {{worker}} becomes the worker's name. Credited once an owner
+# is enrolled: kvledger holder enrol w0-disk --tier disk --owner w0
+[engine.durable_ids]
+# disk = "{{worker}}-disk"              # a disk of this worker's own
+# remote = "store-1"                  # a store that several workers reach: the same name everywhere
 """
+
+
+NAME_LENGTH = 200
+StoreName = Annotated[
+    str, StringConstraints(max_length=NAME_LENGTH, pattern=r"^([A-Za-z0-9._:@/+\-]|\{worker\})+$")
+]
+"""A store's name as other names are, with `{worker}` wherever the worker's is to be."""
 
 
 class ProfileFileError(CommandError):
@@ -83,6 +96,19 @@ class EngineFacts(BaseModel):
     block_bytes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     connectors: tuple[str, ...] = ()
     capacity_blocks: dict[Tier, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    durable_ids: dict[Literal[Tier.DISK, Tier.REMOTE], StoreName] = Field(default_factory=dict)
+    """By tier the store's name; `{worker}` in it becomes the worker's."""
+
+    def durable_ids_of(self, worker: str) -> dict[Tier, str]:
+        """The names as this worker declares them. Raises ProfileFileError for one that is too long then."""
+        found: dict[Tier, str] = {}
+        for tier, pattern in self.durable_ids.items():
+            name = found[Tier(tier)] = pattern.replace("{worker}", worker)
+            if len(name) > NAME_LENGTH:
+                raise ProfileFileError(
+                    f"engine.durable_ids.{tier.value} is too long with the worker {worker}"
+                )
+        return found
 
 
 class EngineProfile(BaseModel):
