@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Literal
 
 from events.fold.state import GroupState, ProfileState, StreamState
-from events.ids import CopyState, ExcludeReason, GroupKind, StreamStatus
+from events.ids import CopyState, ExcludeReason, GroupKind, StreamKey, StreamStatus, Tier
 from events.keyring import DomainKeys
 from events.scope import visible_length
 from router_client.answer import choose_profiles, not_yet
+from router_client.link import StoreReason, uncredited
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.question import Chain, Question
-from router_client.shared_store import owners_of
+from router_client.shared_store import owners_of, withheld
 from router_client.standing import Standing, survey
 from router_client.view import LocalView
 from router_client.wire import Excluded, Model, TierTokens
@@ -65,6 +66,18 @@ class ProfileFound(Model):
     groups: tuple[GroupFound, ...]
 
 
+class StoreFound(Model):
+    """A durable store that the rank declares, and its enrolled owner. `uncredited`: why it counts for nothing,
+    null where it counts; `owner_reason`: why the owner's stream can't be answered for, in an answer's words."""
+
+    holder: str
+    durable_id: str
+    tier: Tier
+    owner: str | None
+    uncredited: StoreReason | None
+    owner_reason: ExcludeReason | None
+
+
 class Explained(Model):
     """One rank. `reason` is the answer's, or null where it is scored; `status` and `fault` are its fold's.
     `tiers` null: not scored."""
@@ -82,6 +95,7 @@ class Explained(Model):
     profiles: tuple[ProfileFound, ...]
     note: Literal["", "no_such_profile_here", "ids_cannot_be_compared"]
     tiers: TierTokens | None
+    stores: tuple[StoreFound, ...] = ()
 
 
 class Explanation(Model):
@@ -104,15 +118,44 @@ def explain(view: LocalView, query: Query, now_ns: int) -> Explanation | Problem
         return problem(ProblemKind.FORBIDDEN, "no such domain for this caller", field="domain")
     eligible, others = survey(view, query, now_ns)
     choose_profiles(view, query, keys, eligible)
-    question = Question(view, query, keys, eligible, owners_of(view, query, eligible, now_ns))
+    owners = owners_of(view, query, eligible, now_ns)
+    question = Question(view, query, keys, eligible, owners)
     found: list[Explained] = []
     for standing in eligible:
         one = _explained(view, query, keys, question, standing)
         if isinstance(one, Problem):
             return one
-        found.append(one)
+        found.append(one.model_copy(update={"stores": _stores(view, keys, owners, standing)}))
     found += [_unscored(query, other) for other in others]
     return Explanation(workers=tuple(found), token=view.token())
+
+
+def _stores(
+    view: LocalView, keys: DomainKeys, owners: Mapping[StreamKey, Standing], standing: Standing
+) -> tuple[StoreFound, ...]:
+    stream = standing.view
+    found: list[StoreFound] = []
+    for name, holder in stream.state.holders.items() if stream is not None else ():
+        if stream is None or holder.durable_id is None:
+            continue
+        why = uncredited(stream, name, view.registry)
+        link = stream.links.get(name)
+        lender = owners.get(link.owner.key) if link is not None else None
+        if why is None and link is not None and standing.matching:
+            whys = [withheld(link, lender, declared, keys) for declared in standing.matching]
+            why = None if None in whys else whys[0]
+        enrolled = view.registry.durable_owners.get(holder.durable_id)
+        found.append(
+            StoreFound(
+                holder=name,
+                durable_id=holder.durable_id,
+                tier=holder.tier,
+                owner=enrolled.owner if enrolled is not None else None,
+                uncredited=why,
+                owner_reason=lender.reason if lender is not None else None,
+            )
+        )
+    return tuple(found)
 
 
 def _unscored(query: Query, other: Excluded) -> Explained:

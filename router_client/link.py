@@ -9,10 +9,49 @@ reports of the store itself is folded and shown, and credited to nobody. Without
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from events.fold.registry import Registry
 from events.ids import StreamKey
 from router_client.stream_view import Link, StreamView
+
+
+class StoreReason(StrEnum):
+    """Why a stream isn't credited with a durable store that it declares."""
+
+    NO_OWNER = "no_owner"
+    DESTROYED = "destroyed"
+    OWNER_UNKNOWN = "owner_unknown"
+    """The enrolled owner has never registered."""
+    OWNER_GONE = "owner_gone"
+    """Every rank of the owner is fenced, or its engine's end attested."""
+    OWNER_UNDECLARED = "owner_undeclared"
+    """No current stream of the owner that is read here declares the store."""
+    OWNER_OUT_OF_BOUND = "owner_out_of_bound"
+    """The owner's stream can't be answered for: stale, silent, in a gap, and so on."""
+    OTHER_LAYOUT = "other_layout"
+    """The owner keeps the bytes in another shape, or doesn't declare the profile."""
+    UNVERIFIED = "unverified_identity"
+    """The stream's own profile is incomplete, so nobody else's bytes can be its."""
+
+
+def uncredited(view: StreamView, holder: str, registry: Registry) -> StoreReason | None:
+    """Why a durable holder of a stream counts for it in no answer; None if it counts, or isn't durable."""
+    declared = view.state.holders[holder]
+    if declared.durable_id is None or holder in view.owned:
+        return None
+    if declared.durable_id in registry.destroyed:
+        return StoreReason.DESTROYED
+    enrolled = registry.durable_owners.get(declared.durable_id)
+    if enrolled is None:
+        return StoreReason.NO_OWNER
+    link = view.links.get(holder)
+    if link is not None:
+        return None if link.tables.keys() >= declared.groups.keys() else StoreReason.OTHER_LAYOUT
+    if registry.stands(enrolled.owner):
+        return StoreReason.OWNER_UNDECLARED
+    known = any(worker == enrolled.owner for worker, _ in registry.current)
+    return StoreReason.OWNER_GONE if known else StoreReason.OWNER_UNKNOWN
 
 
 def relink(streams: Mapping[StreamKey, StreamView], registry: Registry) -> None:

@@ -10,9 +10,11 @@ from events.identity import root_parent
 from events.ids import ExcludeReason, GroupKind, ProfileId, StreamKey
 from events.keyring import DomainKeys
 from events.model.profile import transfer_compatible
+from router_client.link import StoreReason
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.reach import GroupReach, longest
+from router_client.shared_store import withheld
 from router_client.standing import Standing
 from router_client.stream_view import BASES, Layout, StreamView
 from router_client.veil import CLEAR, Veil
@@ -204,11 +206,9 @@ class Question:
         limits: list[int] = []
         for link in stream.links.values():
             lender = self._owners.get(link.owner.key)
-            if lender is None or lender.reason is not None or link.owner.layout is None:
-                self.withheld = True
-                break
-            shapes = [p.layout for p in link.owner.profiles(self._keys) if p.id == declared.id]
-            if declared.missing or declared.layout not in shapes:
+            why = withheld(link, lender, declared, self._keys)
+            if lender is None or why is not None:
+                self.withheld = self.withheld or why is StoreReason.OWNER_OUT_OF_BOUND
                 break
             lenders.append(lender)
             limits.append(self._limit(link.owner, declared.id, chains))

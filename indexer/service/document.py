@@ -6,8 +6,10 @@ from typing import Any
 
 from events.fold.quota import counts, durable_ids
 from events.fold.registry_state import Deletion
+from events.fold.state import HolderState
 from events.ids import StreamKey, Tier, Unit
 from router_client.limit import MILLISECOND_NS
+from router_client.link import uncredited
 from router_client.stream_view import StreamView
 from router_client.view import LocalView
 
@@ -43,10 +45,25 @@ def worker_document(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, A
         "engine": state.engine,
         "engine_life": state.engine_life,
         "load": stream.load.model_dump() if stream.load else None,
-        "holders": [
-            {"name": h.name, "tier": h.tier.value, "inventory": h.inventory.value, "orphans": h.orphans}
-            for h in state.holders.values()
-        ],
+        "holders": [_holder(view, stream, holder) for holder in state.holders.values()],
+    }
+
+
+def _holder(view: LocalView, stream: StreamView, holder: HolderState) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": holder.name,
+        "tier": holder.tier.value,
+        "inventory": holder.inventory.value,
+        "orphans": holder.orphans,
+    }
+    if holder.durable_id is None:
+        return row
+    enrolled = view.registry.durable_owners.get(holder.durable_id)
+    why = uncredited(stream, holder.name, view.registry)
+    return row | {
+        "durable_id": holder.durable_id,
+        "owner": enrolled.owner if enrolled is not None else None,
+        "uncredited": why.value if why is not None else None,
     }
 
 

@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from events.ids import Role
-from events.model.control import DeletionRequested, ExitAttested, PrefixScope
+from events.ids import Capability, GroupKind, Inventory, Role, Tier
+from events.model.control import (
+    DeletionRequested,
+    ExitAttested,
+    Fenced,
+    HolderDestroyed,
+    HolderEnrolled,
+    PrefixScope,
+)
+from events.model.part import Group, HolderDeclared, Opened, ProfileDeclared
+from events.model.profile import LayoutProfile
+from tests.support.log import PROFILE
 from tests.support.lookup_http import ASKED, CREDENTIALS, TOKENS, browser, kind, service
-from tests.support.reader_world import World, chain_of
+from tests.support.reader_world import Hook, World, chain_of
 
 CHAIN = chain_of(TOKENS)
 
@@ -119,3 +129,66 @@ async def test_it_refuses_what_a_lookup_refuses(
             "/v1/explain", json={**ASKED, **change}, headers={"Authorization": f"Bearer {token}"}
         )
     assert (response.status_code, kind(response)) == (status, problem), response.text
+
+
+def reaching(world: World, worker: str, *, layout: LayoutProfile | None = None) -> Hook:
+    """A stream with a GPU and a shared store."""
+    hook = world.join(worker, start=False)
+    group = (Group(index=0, kind=GroupKind.FULL, block_tokens=16),)
+    hook.write(
+        Opened(
+            engine_life="life-e1",
+            engine="test",
+            engine_version="1",
+            removal=Capability.EVICT_BLOCKS,
+            admission_known=True,
+            holders=(
+                HolderDeclared(name="gpu", tier=Tier.GPU, groups=group, inventory=Inventory.EMPTY),
+                HolderDeclared(
+                    name="shared", tier=Tier.REMOTE, durable_id="s", groups=group, inventory=Inventory.KNOWN
+                ),
+            ),
+        ),
+        events=[
+            ProfileDeclared(profile=0, content=PROFILE, layout=layout or LayoutProfile(), block_bytes=(100,))
+        ],
+    )
+    return hook
+
+
+async def store_reason(world: World, worker: str, **more: Any) -> tuple[Any, Any]:
+    """(what an explanation says, what the list of workers says) of why the store counts for nothing."""
+    row = (await explained(world, worker, **more))[worker]
+    async with browser(service(world=world)) as http:
+        listed = (await http.get("/v1/workers")).json()["workers"]
+    (held,) = [h for r in listed if r["worker"] == worker for h in r["holders"] if h["name"] == "shared"]
+    return row["stores"][0]["uncredited"], held["uncredited"]
+
+
+async def test_a_store_that_is_left_out_has_a_reason_of_its_own() -> None:
+    world = World()
+    reacher, owner, other = (
+        reaching(world, "r"),
+        reaching(world, "o"),
+        reaching(world, "x", layout=LayoutProfile(tp_size=2)),
+    )
+    world.round(reacher, owner, other)
+    assert await store_reason(world, "r") == ("no_owner", "no_owner")
+    world.order(HolderEnrolled(durable_id="s", tier=Tier.REMOTE, owner="nobody"), Role.ENROLMENT)
+    assert await store_reason(world, "r") == ("owner_unknown", "owner_unknown")
+    world.join("plain")
+    world.order(HolderEnrolled(durable_id="s", tier=Tier.REMOTE, owner="plain"), Role.ENROLMENT)
+    assert await store_reason(world, "r") == ("owner_undeclared", "owner_undeclared")
+    world.order(Fenced(worker="plain", rank=0, epoch="e1", evidence="operator"))
+    assert await store_reason(world, "r") == ("owner_gone", "owner_gone")
+    world.order(HolderEnrolled(durable_id="s", tier=Tier.REMOTE, owner="o"), Role.ENROLMENT)
+    assert await store_reason(world, "r") == (None, None)
+    assert await store_reason(world, "o") == (None, None)
+    assert await store_reason(world, "x") == ("other_layout", None)
+    world.wait(600)
+    world.round(reacher)
+    assert await store_reason(world, "r", max_staleness_ms=500) == ("owner_out_of_bound", None)
+    (store,) = (await explained(world, "r", max_staleness_ms=500))["r"]["stores"]
+    assert (store["owner"], store["owner_reason"], store["tier"]) == ("o", "stale", "remote")
+    world.order(HolderDestroyed(durable_id="s", evidence="shredded"), Role.SUPERVISOR)
+    assert await store_reason(world, "r") == ("destroyed", "destroyed")
