@@ -6,6 +6,7 @@ The work is bounded by the question (blocks, chains, streams of the fleet), neve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
 
@@ -50,7 +51,8 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     if not choose_profiles(view, query, keys, eligible):
         if not view.caught_up:
             return problem(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=500)
-        return problem(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="profile")
+        if not _may_be_declared(view, query, eligible, now_ns):
+            return problem(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="profile")
     included = [standing for standing in eligible if standing.reason is None]
     coverage = Coverage(included=len(included), eligible=len(eligible))
     refusal = _refusal(view, query, eligible, included, coverage)
@@ -73,7 +75,7 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     matches.sort(key=lambda m: (-m.matched_tokens, -m.tiers.gpu, m.worker, m.dp_rank))
     as_of, staleness_ms = _age([*included, *question.lenders], wall_ms)
     return Answer(
-        matches=matches if query.limit is None else matches[: query.limit],
+        matches=matches if query.limit is None or query.candidates is not None else matches[: query.limit],
         excluded=[s.excluded(s.reason) for s in eligible if s.reason is not None] + others,
         complete=not question.withheld
         and coverage.included == coverage.eligible > 0
@@ -145,6 +147,14 @@ def choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: l
     registered = view.registry.registrations
     models = {registered[key].body.model for key in view.registry.current.values()}
     return query.profile in models and query.adapter is None
+
+
+def _may_be_declared(view: LocalView, query: Query, eligible: list[Standing], now_ns: int) -> bool:
+    """Whether some stream of the fleet, candidate or not, isn't known well enough to say that it has never
+    declared a profile that nobody else has: then coverage decides what can be answered, as ever."""
+    if query.candidates is not None:
+        eligible, _ = survey(view, replace(query, candidates=None), now_ns)
+    return any(standing.reason in OUT_OF_BOUND for standing in eligible)
 
 
 def _refusal(

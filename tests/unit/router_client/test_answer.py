@@ -516,6 +516,72 @@ def test_an_unknown_profile_is_404_and_503_while_the_log_is_still_read() -> None
     assert (refusal.status, refusal.kind) == (404, ProblemKind.PROFILE_UNKNOWN)
 
 
+def gap(hook: Hook) -> None:
+    hook.builder.burn()
+    hook.store([block("after the hole")])
+
+
+def unread(hook: Hook) -> None:
+    hook.world.join("later", start=False)
+
+
+def quarantined(hook: Hook) -> None:
+    hook.builder.prev = bytes(32)
+    hook.store([block("of another chain")])
+
+
+def shed(hook: Hook) -> None:
+    hook.world.view.limits = ViewLimits(max_copies=0)
+    hook.store([block("too many")])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [(gap, "gap"), (unread, "unopened"), (quarantined, "quarantined"), (shed, "gap")],
+)
+def test_a_profile_that_an_unknown_stream_may_have_declared_is_not_404(trouble: Any, reason: str) -> None:
+    world = World()
+    well, ill = world.join("well"), world.join("ill")
+    world.view.caught_up = True
+    world.round(well, ill)
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
+    trouble(ill)
+    world.round(well, ill)
+    left_out = "later" if trouble is unread else "ill"
+    found = world.get(CHAIN, profile="unheard")
+    assert (found.matches, found.complete, reasons(found)) == ([], False, {left_out: reason})
+    for more in ({"on_stale": "fail"}, {"min_coverage": found.coverage.eligible}):
+        refusal = world.refused(CHAIN, profile="unheard", **more)
+        assert refusal.kind is ProblemKind.STALENESS_BOUND_UNMET
+        assert refusal.lagging is not None
+        assert [lagging.worker for lagging in refusal.lagging] == [left_out]
+    alone = world.get(CHAIN, profile="unheard", candidates=["well"])
+    assert ([match.matched_blocks for match in alone.matches], alone.complete) == ([0], True)
+
+
+def test_a_profile_that_a_silent_stream_may_have_declared_meanwhile_is_not_404() -> None:
+    world = World()
+    hook = world.join()
+    world.view.caught_up = True
+    world.round(hook)
+    world.wait(5_000)
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.STALENESS_BOUND_UNMET
+    world.round(hook)
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
+
+
+def test_a_limit_never_cuts_off_a_candidate() -> None:
+    world = World()
+    hooks = [world.join(f"w{n}") for n in range(4)]
+    for count, hook in enumerate(hooks):
+        hook.store(CHAIN[:count])
+    world.round(*hooks)
+    named = ["w0", "w1", "w2", "nobody"]
+    found = world.get(CHAIN, candidates=named, limit=1)
+    assert {m.worker for m in found.matches} | {e.worker for e in found.excluded} == set(named)
+    assert lengths(world.get(CHAIN, limit=1)) == {"w3": 3}
+
+
 def test_a_retired_profile_voids_its_copies() -> None:
     world = World()
     hook = world.join()
