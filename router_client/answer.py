@@ -16,7 +16,7 @@ from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.question import Question, too_many_blocks
 from router_client.shared_store import owners_of
-from router_client.standing import OUT_OF_BOUND, Standing, survey
+from router_client.standing import CURABLE, OUT_OF_BOUND, Standing, survey
 from router_client.view import LocalView
 from router_client.wire import (
     Answer,
@@ -28,6 +28,8 @@ from router_client.wire import (
 )
 
 PROFILE_ID_LENGTH = 64
+UNREAD = OUT_OF_BOUND - CURABLE - {ExcludeReason.UNCONFIRMED}
+"""Reasons that mean that records of a stream are missing, or can't be gone by."""
 
 UNDECLARED = (
     "no worker has declared it in this domain: compare its name and the domain with /v1/workers; a worker whose "
@@ -150,11 +152,19 @@ def choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: l
 
 
 def _may_be_declared(view: LocalView, query: Query, eligible: list[Standing], now_ns: int) -> bool:
-    """Whether some stream of the fleet, candidate or not, isn't known well enough to say that it has never
-    declared a profile that nobody else has: then coverage decides what can be answered, as ever."""
+    """Whether records of some stream of the fleet, candidate or not, are missing here that may have declared a
+    profile that nobody else has: then coverage decides what can be answered, as ever."""
     if query.candidates is not None:
         eligible, _ = survey(view, replace(query, candidates=None), now_ns)
-    return any(standing.reason in OUT_OF_BOUND for standing in eligible)
+    return any(
+        standing.reason in UNREAD
+        or (
+            standing.reason in CURABLE
+            and standing.view is not None
+            and (standing.view.announced_seq or 0) > standing.view.state.next_seq
+        )
+        for standing in eligible
+    )
 
 
 def _refusal(

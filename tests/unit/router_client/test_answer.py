@@ -39,7 +39,7 @@ from events.token import Token
 from router_client.limit import ViewLimits
 from router_client.problem import Problem, ProblemKind
 from tests.support.log import HIGH, LOW, PROFILE, block, declared, opened
-from tests.support.reader_world import World, chain_of, lengths, reasons
+from tests.support.reader_world import Hook, World, chain_of, lengths, reasons
 
 TOKENS = list(range(640))
 CHAIN = chain_of(TOKENS)
@@ -559,14 +559,18 @@ def test_a_profile_that_an_unknown_stream_may_have_declared_is_not_404(trouble: 
     assert ([match.matched_blocks for match in alone.matches], alone.complete) == ([0], True)
 
 
-def test_a_profile_that_a_silent_stream_may_have_declared_meanwhile_is_not_404() -> None:
+def test_a_profile_that_an_announced_and_unread_record_may_declare_is_not_404() -> None:
     world = World()
     hook = world.join()
     world.view.caught_up = True
     world.round(hook)
     world.wait(5_000)
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
+    hook.hold = True
+    hook.store(CHAIN[:1])
+    hook.pulse()
     assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.STALENESS_BOUND_UNMET
-    world.round(hook)
+    hook.release()
     assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
 
 
