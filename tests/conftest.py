@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from tests.support.stack import drop_database, make_database, make_template, sta
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> None:
-    """A developer's own settings must not change what a test means."""
+    """A developer's own settings must not change what a test means; nor may a shell that runs it in the
+    background with Ctrl-C ignored, which every process under test would inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("KVLEDGER_")]:
         del os.environ[name]
 
