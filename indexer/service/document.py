@@ -8,6 +8,7 @@ from events.fold.quota import counts, durable_ids
 from events.fold.registry_state import Deletion
 from events.fold.state import HolderState
 from events.ids import StreamKey, Tier, Unit
+from indexer.service.trouble import troubles_of
 from router_client.limit import MILLISECOND_NS
 from router_client.link import uncredited
 from router_client.stream_view import StreamView
@@ -28,6 +29,7 @@ def worker_document(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, A
         "fenced": view.registry.fenced.get(key),
         "exit_attested": view.registry.ended(key),
         "status": "unopened",
+        "troubles": [trouble.value for trouble in troubles_of(view, stream)],
     }
     if stream is None:
         return row
@@ -35,6 +37,7 @@ def worker_document(view: LocalView, key: StreamKey, now_ns: int) -> dict[str, A
     return row | {
         "status": _status(view, stream),
         "fault": state.fault or None,
+        "unknown_events": state.unknown_events,
         "next_seq": state.next_seq,
         "announced_seq": stream.announced_seq,
         "copies": stream.copy_count,
@@ -55,6 +58,7 @@ def _holder(view: LocalView, stream: StreamView, holder: HolderState) -> dict[st
         "tier": holder.tier.value,
         "inventory": holder.inventory.value,
         "orphans": holder.orphans,
+        "unassigned": holder.unassigned,
     }
     if holder.durable_id is None:
         return row

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from indexer.service.canary import Canary
 from indexer.service.feed import ViewFeed
+from indexer.service.trouble import census
 from router_client.problem import Problem
 from router_client.view import LocalView
 from router_client.wire import Answer
@@ -67,8 +68,37 @@ class ViewCollector:
         }
         for name, (text, value) in counts.items():
             yield CounterMetricFamily(name, text, value=float(value))
+        yield from self._troubles()
         yield from self._bounds()
         yield from self._measured()
+
+    def _troubles(self) -> Iterator[Metric]:
+        found = census(self._view)
+        yield GaugeMetricFamily(
+            "kvledger_eligible_streams",
+            "Current streams, fenced and closed ones left out",
+            value=found.eligible,
+        )
+        yield GaugeMetricFamily(
+            "kvledger_unknown_events",
+            "What engines said in their streams' epochs that no hook could read: an alarm",
+            value=found.unknown_events,
+        )
+        streams = GaugeMetricFamily(
+            "kvledger_troubled_streams", "Eligible streams that have a trouble", labels=["trouble"]
+        )
+        for trouble, count in found.streams.items():
+            streams.add_metric([trouble.value], count)
+        yield streams
+        for name, text, counts in (
+            ("kvledger_partial_holders", "Holders that may hold more than is known", found.partial_holders),
+            ("kvledger_orphans", "Copies without an id: their parent is unknown", found.orphans),
+            ("kvledger_unassigned", "Copies of nobody: their domain or profile is unknown", found.unassigned),
+        ):
+            by_tier = GaugeMetricFamily(name, text, labels=["tier"])
+            for tier, count in counts.items():
+                by_tier.add_metric([tier.value], count)
+            yield by_tier
 
     def _measured(self) -> Iterator[Metric]:
         canary, gauge = self._canary, self._canary.gauge

@@ -19,6 +19,8 @@ class Figures:
     canary: dict[str, float] = field(default_factory=dict)
     held: dict[str, tuple[float, float]] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
+    troubles: dict[str, float] = field(default_factory=dict)
+    """Streams by trouble, those that have any."""
 
 
 def read_figures(url: str) -> Figures | None:
@@ -49,6 +51,8 @@ def parse(page: str) -> Figures:
                 held[sample.labels["kind"]] = value
             elif name == "held_bound":
                 bounds[sample.labels["kind"]] = value
+            elif name == "troubled_streams" and value:
+                found.troubles[sample.labels["trouble"]] = value
             elif name in ("shed_streams_total", "refused_streams_total") and value:
                 found.lost[name.removesuffix("_total")] = value
             elif name in ("forgotten_total", "cut_off_total") and value:
@@ -68,6 +72,7 @@ def document_of(figures: Figures | None) -> dict[str, Any] | None:
             for kind, (value, bound) in figures.held.items()
         },
         "lost_at_bounds": figures.lost,
+        "troubled_streams": figures.troubles,
     }
 
 
@@ -81,6 +86,9 @@ def lines_of(figures: Figures | None) -> list[str]:
         if value >= NEAR * bound
     ]
     lines = [f"{'Canary':<11}{_canary(figures.canary)}", f"{'Bounds':<11}{', '.join(near) or 'none is near'}"]
+    if figures.troubles:
+        told = ", ".join(f"{name.replace('_', ' ')} {n:,.0f}" for name, n in figures.troubles.items())
+        lines.append(f"{'Streams':<11}{told}; /v1/workers names them")
     if figures.lost:
         lost = ", ".join(f"{reason.replace('_', ' ')} {value:,.0f}" for reason, value in figures.lost.items())
         lines.append(f"{'Given up':<11}{lost}")

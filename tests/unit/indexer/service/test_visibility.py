@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from events.ids import Inventory
-from events.model.part import EngineLoss, UnknownEvents
+from events.model.control import Fenced
+from events.model.part import EngineLoss, Orphans, UnknownEvents
+from indexer.service.trouble import Trouble
 from tests.support.log import PROFILE
 from tests.support.lookup_http import ASKED, TOKENS, browser, service
 from tests.support.reader_world import Hook, World, chain_of
@@ -170,3 +173,54 @@ async def test_metrics_show_what_a_reader_left_out() -> None:
         page = (await http.get("/metrics")).text
     assert "\nkvledger_undecodable_records_total 1.0" in page
     assert "\nkvledger_stream_faults_total 1.0" in page
+
+
+def figures_in(page: str, name: str) -> dict[str, float]:
+    """By its one label's value, "" without one."""
+    return {
+        next(iter(sample.labels.values()), ""): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+async def test_every_trouble_of_a_stream_is_counted_and_the_list_of_workers_names_it() -> None:
+    world = World(domains=[("acme", "hushed-tenant")])
+    names = ("well", "hole", "broken", "unread", "untold", "orphaned", "fork", "fenced")
+    hooks = {name: world.join(name, start=name != "unread") for name in names}
+    world.round(*(hook for name, hook in hooks.items() if name != "unread"))
+    hooks["hole"].builder.burn()
+    hooks["hole"].store(CHAIN[:1])
+    hooks["broken"].builder.prev = bytes(32)
+    hooks["broken"].store(CHAIN[:1])
+    hooks["untold"].write(UnknownEvents(kind="batch", length=7), UnknownEvents(kind="x", length=0, count=2))
+    hooks["orphaned"].write(Orphans(holder="gpu", orphans=5, unassigned=2), EngineLoss(first_missing=3))
+    builder = hooks["fork"].builder
+    builder.control = builder.control.model_copy(update={"hash": bytes(32)})
+    hooks["fork"].store(CHAIN[:1])
+    world.order(Fenced(worker="fenced", rank=0, epoch="e1", evidence="operator"))
+    async with browser(service(world=world)) as http:
+        page = (await http.get("/metrics")).text
+        listed = (await http.get("/v1/workers")).json()
+    found = {row["worker"]: row["troubles"] for row in listed["workers"] if row["worker"] != "fenced"}
+    assert found == {
+        "well": [],
+        "hole": ["gap"],
+        "broken": ["quarantined"],
+        "unread": ["unopened"],
+        "untold": ["unknown_events"],
+        "orphaned": ["partial", "orphans"],
+        "fork": ["forked"],
+    }
+    troubled = figures_in(page, "kvledger_troubled_streams")
+    assert set(troubled) == set(Trouble)
+    told = [trouble for troubles in found.values() for trouble in troubles]
+    assert {trouble: count for trouble, count in troubled.items() if count} == dict.fromkeys(told, 1.0)
+    assert figures_in(page, "kvledger_eligible_streams") == {"": 7.0}
+    assert figures_in(page, "kvledger_unknown_events") == {"": 3.0}
+    assert row_of(listed, "untold")["unknown_events"] == 3
+    for name, count in (("partial_holders", 1.0), ("orphans", 5.0), ("unassigned", 2.0)):
+        by_tier = figures_in(page, f"kvledger_{name}")
+        assert by_tier == {**dict.fromkeys(("cpu", "disk", "remote"), 0.0), "gpu": count}
+    assert not any(name in page for name in (*names[:3], "hushed-tenant", "acme"))

@@ -29,6 +29,9 @@ kvledger_cut_off_total{reason="watcher_too_slow"} 2.0
 kvledger_cut_off_total{reason="head_too_slow"} 0.0
 # TYPE kvledger_shed_streams_total counter
 kvledger_shed_streams_total 3.0
+# TYPE kvledger_troubled_streams gauge
+kvledger_troubled_streams{trouble="gap"} 0.0
+kvledger_troubled_streams{trouble="unknown_events"} 2.0
 """
 
 
@@ -36,6 +39,7 @@ def test_the_canary_and_what_is_near_a_bound_are_named() -> None:
     assert lines_of(parse(PAGE)) == [
         "Canary     true staleness 12 ms at most, reported 250 ms",
         "Bounds     copies 90 of 100",
+        "Streams    unknown events 2; /v1/workers names them",
         "Given up   watcher too slow 2, shed streams 3",
     ]
     alarmed = parse(PAGE.replace("violations_total 0.0", "violations_total 2.0"))
