@@ -41,6 +41,21 @@ class Draft:
             yield from events
 
     @property
+    def ids(self) -> int:
+        """Ids that its blocks and their parents need, but for a run's first parent: what makes a record large."""
+        count = 0
+        for _, events in self.parts:
+            for event in events:
+                match event:
+                    case BlockStored() | BlockEvicted() | BlockInvalidated() | TierChanged():
+                        count += len(event.ids)
+                    case SnapshotPart():
+                        count += sum(len(run.ids) + len(run.parents) for run in event.runs)
+                    case _:
+                        pass
+        return count
+
+    @property
     def kind(self) -> str:
         """Type of the first event, for errors."""
         return next((event.type for event in self.events()), "nothing")

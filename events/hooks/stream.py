@@ -16,8 +16,13 @@ from events.ids import StreamKey
 from events.model.batch import ControlPosition
 from events.model.part import Ack, Closed, DomainEvent, Opened, Refused, SnapshotEnd, Statement, StreamEvent
 from events.signing import Signer
-from events.topic import stream_record_key
+from events.topic import MAX_RECORD_BYTES, stream_record_key
 
+RECORD_BYTES = 192 * 1024
+"""What a record is cut down to, well below what a reader takes: readers apply a record in one piece, and 9,000
+blocks at once keep lookups waiting long enough. A record of a snapshot just fits."""
+_ID_BYTES = 21
+"""An id's least share of a record."""
 _SIGNED = (Opened, SnapshotEnd, Ack, Refused, Statement, Closed)
 
 
@@ -62,7 +67,8 @@ Offer = Callable[[SealedRecord], bool]
 
 
 class StreamWriter:
-    """The one writer of an epoch's stream. `alias_of` names a domain within this epoch."""
+    """The one writer of an epoch's stream. `alias_of` names a domain within this epoch. Records are cut at
+    `RECORD_BYTES`; an event that can't be cut may be as large as `limit_bytes`, or else the log, allows."""
 
     __slots__ = ("_alias_of", "_key", "_limit_bytes", "burnt", "epoch", "next_seq", "prev")
 
@@ -74,7 +80,7 @@ class StreamWriter:
         self.prev = epoch.first_prev
         self.burnt = 0
         self._alias_of = alias_of
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = MAX_RECORD_BYTES if limit_bytes is None else limit_bytes
         self._key = stream_record_key(epoch.stream.worker, epoch.stream.rank)
 
     def write(
@@ -93,13 +99,16 @@ class StreamWriter:
         whole = True
         while waiting:
             draft = waiting.pop()
-            record = self._seal(draft, control)
+            record = self._seal(draft, control, RECORD_BYTES)
             if record is None:
                 halves = draft.halves()
-                if halves is None:
-                    raise OversizeEventError(draft.kind)
-                waiting.extend(reversed(halves))
-            elif offer(record):
+                if halves is not None:
+                    waiting.extend(reversed(halves))
+                    continue
+                record = self._seal(draft, control, MAX_RECORD_BYTES)
+            if record is None:
+                raise OversizeEventError(draft.kind)
+            if offer(record):
                 self.next_seq, self.prev = record.seq + 1, record.header_sha256
             else:
                 whole = False
@@ -108,7 +117,11 @@ class StreamWriter:
                 self.next_seq, self.burnt = record.seq + 1, self.burnt + 1
         return whole
 
-    def _seal(self, draft: Draft, control: ControlPosition) -> SealedRecord | None:
+    def _seal(self, draft: Draft, control: ControlPosition, limit_bytes: int) -> SealedRecord | None:
+        """None: too large."""
+        limit_bytes = min(limit_bytes, self._limit_bytes)
+        if draft.ids * _ID_BYTES > limit_bytes:
+            return None
         stream = self.epoch.stream
         try:
             encoded = encode_batch(
@@ -125,7 +138,7 @@ class StreamWriter:
         except ValueError:
             # Too many bytes, or more parts than a header may hold.
             return None
-        if self._limit_bytes is not None and len(encoded.value) > self._limit_bytes:
+        if len(encoded.value) > limit_bytes:
             return None
         signed = encoded.seq == 0 or _asks_signature(draft.events())
         return SealedRecord(

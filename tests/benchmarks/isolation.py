@@ -25,6 +25,7 @@ from itertools import islice
 
 from events.codec import EncodedBatch
 from events.fold.change import Changes
+from events.hooks.stream import RECORD_BYTES
 from events.ids import Inventory
 from events.kafka.connection import KafkaConnection, RawRecord
 from events.model.part import (
@@ -52,7 +53,7 @@ from tests.support.reader_world import RING, Hook, World, chain_of
 
 HEALTHY_EVERY_S, LOOKUP_EVERY_S = 0.005, 0.002
 KIDS = 400_000
-READY = {"popular block": 400, "largest records": 15, "gap with snapshots": 150}
+READY = {"popular block": 400, "largest of hooks": 80, "largest records": 15, "gap with snapshots": 150}
 """Faulty records made beforehand, for a second of the run; 400 where not said."""
 Fault = Callable[[Hook], Iterator[bytes]]
 
@@ -188,11 +189,20 @@ def popular(hook: Hook) -> Iterator[bytes]:
         yield store(hook, ROOT)
 
 
+def largest_written(hook: Hook) -> Iterator[bytes]:
+    """Records as large as hooks cut them."""
+    yield from large(hook, RECORD_BYTES * 3 // 64 - 100)
+
+
 def largest(hook: Hook) -> Iterator[bytes]:
     """Records as large as they may be."""
+    yield from large(hook, 45_000)
+
+
+def large(hook: Hook, count: int) -> Iterator[bytes]:
     rng = random.Random(5)
     while True:
-        run = ids(rng, 45_000)
+        run = ids(rng, count)
         yield store(hook, run)
         yield sealed(hook, events=[BlockEvicted(holder="gpu", group=0, ids=run)]).value
 
@@ -203,6 +213,7 @@ FAULTS: dict[str, tuple[Fault, Fault]] = {
     "quarantine": (nothing, quarantine),
     "flood": (nothing, flood),
     "popular block": (popular_before, popular),
+    "largest of hooks": (nothing, largest_written),
     "largest records": (nothing, largest),
 }
 

@@ -16,11 +16,13 @@ from events.codec import decode_batch
 from events.fold.apply import apply
 from events.fold.change import Outcome
 from events.fold.state import StreamState
-from events.hooks.stream import Epoch, OversizeEventError, SealedRecord, StreamWriter
+from events.hooks.inventory_snapshot import COPIES_PER_RECORD
+from events.hooks.stream import RECORD_BYTES, Epoch, OversizeEventError, SealedRecord, StreamWriter
 from events.ids import Inventory, StreamKey, StreamStatus
 from events.model.batch import ControlPosition
 from events.model.part import (
     Ack,
+    BlockEvicted,
     CopyRun,
     DomainEvent,
     HolderInventory,
@@ -34,6 +36,7 @@ from events.model.part import (
     UnknownEvents,
 )
 from events.signing import Signer, verify
+from events.topic import MAX_RECORD_BYTES
 from tests.support.log import HIGH, LOW, block, declared, opened, stored
 
 SIGNER = Signer.from_seed(sha256(b"epoch key"))
@@ -184,6 +187,39 @@ def test_a_large_range_is_cut_into_ranges(count: int) -> None:
     state, _ = fold(carrier.sent)
     assert state.status is StreamStatus.LIVE
     assert sorted(state.copies["gpu", 0]) == ids
+
+
+def test_what_a_hook_writes_at_once_is_cut_well_below_what_a_reader_takes() -> None:
+    ids = [block(number) for number in range(40_000)]
+    out, carrier = writer(), Carrier()
+    write(out, carrier, opened())
+    write(
+        out,
+        carrier,
+        parts={"acme": [declared(), stored(ids), BlockEvicted(holder="gpu", group=0, ids=tuple(ids))]},
+    )
+    assert all(len(record.value) <= RECORD_BYTES for record in carrier.sent)
+    assert 8 <= len(carrier.sent) <= 24
+    state, outcomes = fold(carrier.sent)
+    assert (set(outcomes), state.copies["gpu", 0]) == ({Outcome.APPLIED}, {})
+
+
+def test_an_event_that_cannot_be_cut_may_be_as_large_as_the_log_allows() -> None:
+    out, carrier = writer(), Carrier()
+    start = opened()
+    holders = tuple(start.holders[0].model_copy(update={"name": f"h{n}"}) for n in range(3_000))
+    write(out, carrier, start.model_copy(update={"holders": holders}))
+    assert RECORD_BYTES < len(carrier.sent[0].value) < MAX_RECORD_BYTES
+    assert fold(carrier.sent)[1] == [Outcome.APPLIED]
+
+
+def test_a_record_of_a_snapshot_is_not_cut() -> None:
+    out, carrier = writer(), Carrier()
+    write(out, carrier, opened())
+    out.next_seq += 1
+    snapshot(out, carrier, sorted(block(number) for number in range(COPIES_PER_RECORD)))
+    assert len(carrier.sent) == 4
+    assert fold(carrier.sent)[0].status is StreamStatus.LIVE
 
 
 def test_an_event_that_no_cut_makes_small_is_an_error() -> None:
