@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from events.chain import sha256
@@ -20,6 +20,7 @@ from indexer.outbox import Outbox
 from indexer.partition_log import PartitionLog
 from indexer.projection import OffsetJumpError, PartitionProjection
 from indexer.store import Lease, LeaseLostError, Store, StoreRefusedError, StoreUnavailableError
+from indexer.stranger import StrangerCounts, StrangerLimits, Strangers, UnreadControlError
 
 log = logging.getLogger(__name__)
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -53,7 +54,10 @@ class _Owned:
 class Applier:
     """Owns what it was told to `own`; `apply` of anything else is ignored.
 
-    `registry` is kept current by the caller; `block_operations` and `batches` count what was committed.
+    `registry` is kept current by the caller; `catch_up` reads it up to the end that kv.control has when it is
+    called, False if that can't be had soon: it is asked when a stream is met that isn't registered, at most
+    once for a batch. Without it the registry counts as current. `block_operations` and `batches` count what
+    was committed, `strangers` what was met of streams that nobody registered.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class Applier:
         topic: str,
         monotonic_s: Callable[[], float],
         prune_every_s: float = 5.0,
+        catch_up: Callable[[], Awaitable[bool]] | None = None,
+        limits: StrangerLimits | None = None,
     ) -> None:
         self._store, self._log, self._outbox, self._registry = store, partition_log, outbox, registry
         self._topic = topic
@@ -74,6 +80,10 @@ class Applier:
         self._owned: dict[int, _Owned] = {}
         self._pruned_at_s: dict[int, float] = {}
         self._owning = asyncio.Lock()
+        self._catch_up = catch_up
+        self._limits = StrangerLimits() if limits is None else limits
+        self._reported = StrangerCounts()
+        self.strangers = StrangerCounts()
         self.block_operations = 0
         self.batches = 0
 
@@ -82,6 +92,12 @@ class Applier:
         """Up to where each owned partition is committed: a record that is folded and can't be written counts
         as one that waits."""
         return {number: owned.committed for number, owned in self._owned.items()}
+
+    @property
+    def strangers_held(self) -> int:
+        """Streams that are folded and not registered, of all owned partitions."""
+        bounds = (owned.projection.strangers for owned in self._owned.values())
+        return sum(len(bound.held) for bound in bounds if bound is not None)
 
     async def own(self, partitions: Iterable[int]) -> dict[int, int]:
         """Makes these the partitions owned, and no others: those new, or claimed by somebody else while we
@@ -137,7 +153,13 @@ class Applier:
         states = await self._store.load(lease)
         owned = _Owned(
             lease,
-            PartitionProjection.of(partition, lease.next_offset, lease.last_record_sha256, states),
+            PartitionProjection.of(
+                partition,
+                lease.next_offset,
+                lease.last_record_sha256,
+                states,
+                Strangers(self._registry, self._limits, self.strangers, sure=self._catch_up is None),
+            ),
             lease.next_offset,
         )
         log.info(
@@ -176,22 +198,47 @@ class Applier:
             if owned is None:
                 return
             async with owned.lock:
-                stood_at, last_sha256 = owned.projection.next_offset, owned.projection.last_record_sha256
-                try:
-                    delta = owned.projection.fold(chunk)
-                except OffsetJumpError as error:
-                    delta = await self._after_jump(owned, error)
-                    if delta is not None:
-                        await self._commit(owned, delta)
-                    raise SeekError(partition, owned.projection.next_offset) from error
-                if delta is None:
-                    continue
-                try:
-                    await self._commit(owned, delta)
-                except StoreRefusedError as error:
-                    log.warning("partition %d goes on record by record: %s", partition, error)
-                    await self._restore(owned, stood_at, last_sha256)
-                    await self._one_by_one(owned, [record for record in chunk if record.offset >= stood_at])
+                self._unsure(owned)
+                while not owned.revoked and await self._apply(owned, chunk):
+                    pass
+
+    async def _apply(self, owned: _Owned, chunk: Sequence[RawRecord]) -> bool:
+        """Folds and commits what it can of the chunk; whether to go on with the rest of it."""
+        partition = owned.lease.partition
+        stood_at, last_sha256 = owned.projection.next_offset, owned.projection.last_record_sha256
+        try:
+            delta = owned.projection.fold(chunk)
+        except UnreadControlError:
+            await self._make_sure(owned)
+            return True
+        except OffsetJumpError as error:
+            delta = await self._after_jump(owned, error)
+            if delta is not None:
+                await self._commit(owned, delta)
+            raise SeekError(partition, owned.projection.next_offset) from error
+        if delta is None:
+            return False
+        try:
+            await self._commit(owned, delta)
+        except StoreRefusedError as error:
+            log.warning("partition %d goes on record by record: %s", partition, error)
+            await self._restore(owned, stood_at, last_sha256)
+            await self._make_sure(owned)
+            await self._one_by_one(owned, [record for record in chunk if record.offset >= stood_at])
+            return False
+        return delta.next_offset <= chunk[-1].offset
+
+    def _unsure(self, owned: _Owned) -> None:
+        if owned.projection.strangers is not None:
+            owned.projection.strangers.sure = self._catch_up is None
+
+    async def _make_sure(self, owned: _Owned) -> None:
+        """Reads kv.control up to its end. If that can't be had, what is known decides: a record is never held
+        back for another topic's sake."""
+        if self._catch_up is not None and not await self._catch_up():
+            log.warning("kv.control can't be read to its end: strangers are judged by what is known of it")
+        if owned.projection.strangers is not None:
+            owned.projection.strangers.sure = True
 
     async def _one_by_one(self, owned: _Owned, records: Sequence[RawRecord]) -> None:
         """Commits each record alone, and buries those that the store can't hold. Halving would find one of
@@ -226,7 +273,9 @@ class Applier:
         """The fold is ahead of what the store took: its states are read back."""
         states = await self._insist(owned, lambda: self._store.load(owned.lease))
         if states is not None:
-            owned.projection = PartitionProjection.of(owned.lease.partition, next_offset, last_sha256, states)
+            owned.projection = PartitionProjection.of(
+                owned.lease.partition, next_offset, last_sha256, states, owned.projection.strangers
+            )
 
     async def _after_jump(self, owned: _Owned, error: OffsetJumpError) -> Delta | None:
         """Records between were not delivered (None: read again), are gone from the log's head, or never
@@ -284,6 +333,7 @@ class Applier:
     async def prune(self) -> None:
         """Ends copies of superseded streams, a few streams of each owned partition at a time. Leaves out
         partitions that are being written: they have their turn another time."""
+        self._report_strangers()
         for partition, owned in list(self._owned.items()):
             now_s = self._monotonic_s()
             if now_s - self._pruned_at_s.get(partition, -1e9) < self._prune_every_s or owned.lock.locked():
@@ -301,6 +351,21 @@ class Applier:
                     log.error("partition %d can't be pruned: %s", partition, error)
                     self._pruned_at_s[partition] = now_s
                     await self._restore(owned, delta.first_offset, delta.last_record_sha256)
+
+    def _report_strangers(self) -> None:
+        counts = self.strangers
+        if counts == self._reported:
+            return
+        self._reported = replace(counts)
+        log.warning(
+            "streams of nobody: %d held (at most %d a partition), %d records passed, %d streams let go, %d forgotten",
+            self.strangers_held,
+            self._limits.max_streams,
+            counts.foreign_records,
+            counts.let_go,
+            counts.forgotten,
+            extra={"action": "strangers"},
+        )
 
 
 def _chunks(records: Sequence[RawRecord], rebuild_until: int) -> Iterable[Sequence[RawRecord]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from events.fold.record import FOREIGN
 from indexer.database import UNAVAILABLE, connect
 from indexer.store import StoreUnavailableError
+from indexer.stranger import StrangerLimits
 
 PARTITIONS = """
 SELECT partition, next_offset, term, log_id, next_offset < rebuild_until AS rebuilding,
@@ -22,7 +24,9 @@ LEFT JOIN registration g ON (g.worker, g.rank, g.epoch) = (s.worker, s.rank, s.e
 LEFT JOIN (SELECT stream_id, sum(blocks) AS blocks FROM tenant_usage GROUP BY stream_id) u ON u.stream_id = s.id
 GROUP BY 1
 """
-DEAD = "SELECT count(*) FROM dead_record WHERE topic = $1"
+DEAD = """
+SELECT count(*) AS records, count(*) FILTER (WHERE reason = $2) AS foreign_streams FROM dead_record WHERE topic = $1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,15 @@ class StreamCensus:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """`streams` by kind: registered, superseded, unregistered."""
+    """`streams` by kind: registered, superseded, unregistered. `unregistered_bound`: how many of the last kind
+    each partition holds at most. `foreign_streams`: dead records that stand for streams of nobody; beyond a
+    bound such streams are passed without one."""
 
     partitions: dict[int, PartitionCensus]
     streams: dict[str, StreamCensus]
     dead_records: int
+    foreign_streams: int
+    unregistered_bound: int = StrangerLimits().max_streams
 
 
 async def take_census(dsn: str, topic: str) -> Census:
@@ -59,7 +67,7 @@ async def take_census(dsn: str, topic: str) -> Census:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             partitions = await connection.fetch(PARTITIONS, topic)
             streams = await connection.fetch(STREAMS)
-            dead = await connection.fetchval(DEAD, topic)
+            dead = await connection.fetchrow(DEAD, topic, FOREIGN)
     except UNAVAILABLE as error:
         raise StoreUnavailableError(f"PostgreSQL: {type(error).__name__}") from error
     finally:
@@ -75,5 +83,6 @@ async def take_census(dsn: str, topic: str) -> Census:
             for row in partitions
         },
         counted,
-        dead,
+        dead["records"],
+        dead["foreign_streams"],
     )

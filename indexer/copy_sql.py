@@ -84,3 +84,15 @@ EMPTY_PARTITION = (
     "DELETE FROM stream WHERE partition = $1",
     "DELETE FROM partition_time WHERE partition = $1",
 )
+
+FORGET_STREAMS = """
+WITH gone AS (
+    SELECT id FROM stream WHERE partition = $1
+    AND (worker, rank, epoch) IN (SELECT * FROM unnest($2::text[], $3::int4[], $4::text[]))
+), spans AS (
+    DELETE FROM copy_span USING holder h, gone WHERE copy_span.holder_id = h.id AND h.stream_id = gone.id
+), copies AS (
+    DELETE FROM copy USING holder h, gone WHERE copy.holder_id = h.id AND h.stream_id = gone.id
+)
+DELETE FROM stream USING gone WHERE stream.id = gone.id
+"""

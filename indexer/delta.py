@@ -109,6 +109,8 @@ class Delta:
     streams: dict[StreamKey, StreamDelta] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     resyncs: dict[StreamKey, str] = field(default_factory=dict)
+    forgotten: list[StreamKey] = field(default_factory=list)
+    """Streams of nobody whose rows all go, history included; none of them is in `streams`."""
     block_operations: int = 0
 
     def of(self, state: StreamState) -> StreamDelta:
@@ -117,3 +119,9 @@ class Delta:
         if delta is None:
             delta = self.streams[state.key] = StreamDelta(state)
         return delta
+
+    def forget(self, stream: StreamKey) -> None:
+        """Takes the stream out of what is written, and out of the store."""
+        self.streams.pop(stream, None)
+        self.resyncs.pop(stream, None)
+        self.forgotten.append(stream)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from events.fold.digest import copy_line, digest_lines, stream_line, superseded
 from events.fold.registry import Registry
 from events.fold.state import StreamState, Usage
+from events.fold.stranger import counts
 from events.ids import StreamKey, Tier
 from indexer.delta import Delta, LiveCopy, StreamDelta
 from indexer.row import (
@@ -92,6 +93,9 @@ class MemoryStore:
             ):
                 return
             raise LeaseLostError(lease.topic, lease.partition, lease.term)
+        for key in delta.forgotten:
+            rows.streams.pop(key, None)
+            rows.history = [span for span in rows.history if span.stream != key]
         for key, stream_delta in delta.streams.items():
             _apply(rows, key, stream_delta, lease.partition)
         for letter in delta.dead:
@@ -112,6 +116,8 @@ class MemoryStore:
         lines: list[bytes] = []
         for partition in self._partitions.values():
             for key, rows in partition.streams.items():
+                if not counts(registry, key):
+                    continue
                 row = rows.row
                 over = superseded(registry, key, row["epoch_no"])
                 if not over:

@@ -11,6 +11,7 @@ from typing import Any
 from events.fold.digest import copy_line, digest_lines, stream_line, superseded
 from events.fold.registry import Registry
 from events.fold.state import StreamState, Usage
+from events.fold.stranger import counts
 from events.ids import StreamKey, Tier
 from events.keyring import KeyRing
 from indexer import copy_sql
@@ -171,6 +172,8 @@ class PostgresStore:
                     raise LeaseLostError(lease.topic, lease.partition, lease.term)
                 learned = await write_delta(connection, lease, delta, known, self._keyring)
             known.update(learned)
+            for stream in delta.forgotten:
+                known.pop(stream, None)
 
     async def reset(self, lease: Lease, *, log_id: str, start: int, rebuild_until: int) -> Lease:
         self._names.pop(lease.partition, None)
@@ -247,7 +250,7 @@ async def read_digest(connection: Any, registry: Registry, partitions: Collectio
     counted: dict[int, tuple[StreamKey, bool]] = {}
     for row in await connection.fetch("SELECT * FROM stream"):
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
-        if partitions is not None and row["partition"] not in partitions:
+        if (partitions is not None and row["partition"] not in partitions) or not counts(registry, key):
             continue
         over = superseded(registry, key, row["epoch_no"])
         counted[row["id"]] = (key, over)

@@ -93,6 +93,7 @@ async def write_delta(
     connection: Any, lease: Lease, delta: Delta, known: Mapping[StreamKey, Names], keyring: KeyRing
 ) -> dict[StreamKey, Names]:
     """Writes everything but the position; returns the streams' row ids, true once the caller commits."""
+    await _forget(connection, lease, delta)
     names = await _streams(connection, lease, delta, known)
     await _holders(connection, delta, names)
     await _aliases(connection, delta, names, keyring)
@@ -105,6 +106,18 @@ async def write_delta(
 async def _run(connection: Any, sql: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     rows = list(rows)
     return list(await connection.fetch(sql, encode(rows))) if rows else []
+
+
+async def _forget(connection: Any, lease: Lease, delta: Delta) -> None:
+    if not delta.forgotten:
+        return
+    await connection.execute(
+        copy_sql.FORGET_STREAMS,
+        lease.partition,
+        [stream.worker for stream in delta.forgotten],
+        [stream.rank for stream in delta.forgotten],
+        [stream.epoch for stream in delta.forgotten],
+    )
 
 
 async def _streams(

@@ -11,13 +11,14 @@ from events.errors import KvledgerError
 from events.fold.apply import apply_undecodable, lose_log
 from events.fold.change import Changes, Outcome
 from events.fold.digest import superseded
-from events.fold.record import fold_record
+from events.fold.record import FOREIGN, fold_record
 from events.fold.registry import Registry
 from events.fold.residency import drop
 from events.fold.state import StreamState
 from events.ids import StreamKey
 from events.kafka.connection import RawRecord
 from indexer.delta import DeadLetter, Delta
+from indexer.stranger import Strangers, UnreadControlError
 
 
 class OffsetJumpError(KvledgerError):
@@ -30,22 +31,39 @@ class OffsetJumpError(KvledgerError):
 
 @dataclass(slots=True)
 class PartitionProjection:
-    """States as of `next_offset`. Each `Delta` must be written, or the projection dropped, before the next."""
+    """States as of `next_offset`. Each `Delta` must be written, or the projection dropped, before the next.
+
+    `strangers` bounds the streams that nobody has registered; None: every stream is folded.
+    """
 
     partition: int
     next_offset: int
     last_record_sha256: bytes = b""
     streams: dict[StreamKey, StreamState] = field(default_factory=dict)
+    strangers: Strangers | None = None
 
     @classmethod
     def of(
-        cls, partition: int, next_offset: int, last_record_sha256: bytes, states: Iterable[StreamState]
+        cls,
+        partition: int,
+        next_offset: int,
+        last_record_sha256: bytes,
+        states: Iterable[StreamState],
+        strangers: Strangers | None = None,
     ) -> PartitionProjection:
-        return cls(partition, next_offset, last_record_sha256, {state.key: state for state in states})
+        streams = {state.key: state for state in states}
+        if strangers is not None:
+            strangers.held.clear()
+            strangers.adopt(streams.values())
+        return cls(partition, next_offset, last_record_sha256, streams, strangers)
 
     def fold(self, records: Sequence[RawRecord]) -> Delta | None:
         """Folds records in the order of the log; those before `next_offset` are redeliveries and change
-        nothing. None if none is new. Raises OffsetJumpError before anything is folded."""
+        nothing. None if none is new. Raises OffsetJumpError before anything is folded.
+
+        The delta ends before a record whose stream can't be told without reading kv.control further; if that
+        is the first one, UnreadControlError is raised.
+        """
         fresh = [record for record in records if record.offset >= self.next_offset]
         if not fresh:
             return None
@@ -53,20 +71,44 @@ class PartitionProjection:
             if record.offset != wanted:
                 raise OffsetJumpError(self.partition, wanted, record.offset)
         last = fresh[-1]
-        delta = Delta(self.next_offset, last.offset + 1, sha256(last.value), last.timestamp_ms)
-        for record in fresh:
-            self._fold_one(delta, record)
+        delta = Delta(self.next_offset, last.offset + 1, b"", 0)
+        for at, record in enumerate(fresh):
+            try:
+                self._fold_one(delta, record)
+            except UnreadControlError:
+                if at == 0:
+                    raise
+                last = fresh[at - 1]
+                delta.next_offset = last.offset + 1
+                break
+        delta.last_record_sha256, delta.appended_ms = sha256(last.value), last.timestamp_ms
+        self._let_go(delta)
         self.next_offset, self.last_record_sha256 = delta.next_offset, delta.last_record_sha256
         return delta
 
     def _fold_one(self, delta: Delta, record: RawRecord) -> None:
-        changes, dead = fold_record(self.streams, record.value)
+        changes, dead = fold_record(
+            self.streams, record.value, None if self.strangers is None else self.strangers.admit
+        )
+        if dead == FOREIGN and self.strangers is not None and not self.strangers.bury:
+            return
         if dead is not None:
             delta.dead.append(DeadLetter(record.offset, dead, record.key, record.value, record.signature))
         if changes is None:
             return
         self._add(delta, record.offset, changes)
         self._call(delta, changes)
+
+    def let_go(self) -> list[StreamKey]:
+        """Ends the streams of nobody that are beyond a bound; whoever stores them must forget them too."""
+        gone = [] if self.strangers is None else self.strangers.overdue(self.streams)
+        for stream in gone:
+            del self.streams[stream]
+        return gone
+
+    def _let_go(self, delta: Delta) -> None:
+        for stream in self.let_go():
+            delta.forget(stream)
 
     def _call(self, delta: Delta, changes: Changes) -> None:
         if changes.resync:
@@ -111,9 +153,10 @@ class PartitionProjection:
         return delta
 
     def prune(self, registry: Registry, most: int = 16) -> Delta | None:
-        """Ends the volatile copies of streams that control has superseded, a few streams at a time; None if
-        there are none. The position stays where it is."""
+        """Ends the volatile copies of streams that control has superseded, a few streams at a time, and
+        forgets the streams of nobody; None if there are none. The position stays where it is."""
         delta = Delta(self.next_offset, self.next_offset, self.last_record_sha256, 0)
+        self._let_go(delta)
         for state in self.streams.values():
             if len(delta.streams) == most:
                 break
@@ -125,4 +168,4 @@ class PartitionProjection:
                     drop(state, changes, where, list(table), "superseded")
             if changes.copies:
                 self._add(delta, self.next_offset, changes)
-        return delta if delta.streams else None
+        return delta if delta.streams or delta.forgotten else None

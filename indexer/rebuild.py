@@ -155,7 +155,9 @@ class Rebuild:
         ids = await rebuild_schema.create(fresh)
         starts, ends, uncompared = await self._look(admin)
         self._parts = {
-            number: PartitionRebuild(number, start, ids, self._refused.get(number, frozenset()))
+            number: PartitionRebuild(
+                number, start, ids, self._refused.get(number, frozenset()), self._registry
+            )
             for number, start in starts.items()
         }
         await self._fold_to(self._targets(ends), fresh)

@@ -9,6 +9,7 @@ from typing import Any
 from events.fold.digest import superseded
 from events.fold.registry import Registry
 from events.fold.state import StreamState
+from events.fold.stranger import counts
 from events.ids import StreamKey
 
 SHOWN = 20
@@ -61,10 +62,16 @@ async def find_differences(
     """Compares the rows that the connection's transaction sees with states of the same position. Holds the
     copies of one stream at a time."""
     found = Differences()
-    folded = {state.key: state for state in states if not superseded(registry, state.key, state.epoch_no)}
+    folded = {
+        state.key: state
+        for state in states
+        if counts(registry, state.key) and not superseded(registry, state.key, state.epoch_no)
+    }
     for row in await connection.fetch("SELECT * FROM stream ORDER BY worker, rank, epoch_no"):
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
-        if row["partition"] not in partitions or superseded(registry, key, row["epoch_no"]):
+        if row["partition"] not in partitions or not counts(registry, key):
+            continue
+        if superseded(registry, key, row["epoch_no"]):
             continue
         state = folded.pop(key, None)
         stored = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from events.codec import BatchDecodeError, decode_batch
 from events.fold.apply import apply_undecodable
 from events.fold.change import Changes, CopiesPut
-from events.fold.record import fold_record
+from events.fold.record import FOREIGN, fold_record
 from events.fold.registry import Registry
 from events.fold.state import CopyAttributes, StreamState
 from events.ids import StreamKey
@@ -19,8 +19,11 @@ from indexer.applier import UNSTORABLE
 from indexer.delta import CopyPlace
 from indexer.postgres_write import Names
 from indexer.projection import PartitionProjection
+from indexer.stranger import StrangerCounts, StrangerLimits, Strangers
 
 TIME_STEP_MS = 1_000
+SUM_EVERY = 1_000
+"""Records between two looks at what streams of nobody hold."""
 LAST_MS = 253_402_300_799_000
 
 SpanRow = tuple[int, int, bytes, int, int, int, str, int | None, datetime]
@@ -57,12 +60,22 @@ class PartitionRebuild:
 
     `spans` is appended to and is for the caller to take and empty. `refused` are the offsets of records that
     the indexer passed without their content because PostgreSQL couldn't hold it: they are passed here too.
+    With a `registry`, which must have been read to the end of kv.control before the log's end was looked at,
+    streams of nobody are bounded as the indexer bounds them.
     """
 
     def __init__(
-        self, partition: int, start: int, ids: RowIds, refused: frozenset[int] = frozenset()
+        self,
+        partition: int,
+        start: int,
+        ids: RowIds,
+        refused: frozenset[int] = frozenset(),
+        registry: Registry | None = None,
     ) -> None:
-        self.projection = PartitionProjection(partition, start)
+        self._strangers = (
+            None if registry is None else Strangers(registry, StrangerLimits(), StrangerCounts())
+        )
+        self.projection = PartitionProjection(partition, start, strangers=self._strangers)
         self.names: dict[StreamKey, Names] = {}
         self.spans: list[SpanRow] = []
         self.dead: list[DeadRow] = []
@@ -97,14 +110,31 @@ class PartitionRebuild:
         if record.offset in self._refused:
             changes, dead = self._refuse(record)
         else:
-            changes, dead = fold_record(self.projection.streams, record.value)
-        if dead is not None:
+            admit = None if self._strangers is None else self._strangers.admit
+            changes, dead = fold_record(self.projection.streams, record.value, admit)
+        if dead is not None and (dead != FOREIGN or self._strangers is None or self._strangers.bury):
             self.dead.append(DeadRow(record.offset, dead, _moment(self._last_ms)))
         if changes is not None:
             self._note(record.offset, changes)
+            self._let_go()
         self.records += 1
         self._last = record
         self.projection.next_offset = record.offset + 1
+
+    def _let_go(self) -> None:
+        strangers = self._strangers
+        if strangers is None or not strangers.held:
+            return
+        # What they hold is summed now and then only: one record brings little.
+        if len(strangers.held) > strangers.limits.max_streams or self.records % SUM_EVERY == 0:
+            self._drop(self.projection.let_go())
+
+    def _drop(self, streams: Iterable[StreamKey]) -> None:
+        for stream in streams:
+            self._live.pop(stream, None)
+            holders = set(self.names.pop(stream).holders.values())
+            # What was written of its history already names no stream, and ages out.
+            self.spans = [span for span in self.spans if span[0] not in holders]
 
     def _refuse(self, record: RawRecord) -> tuple[Changes | None, str]:
         try:
@@ -167,6 +197,7 @@ class PartitionRebuild:
     def prune(self, registry: Registry) -> None:
         """Ends what the indexer would end of superseded streams; call it when all is folded."""
         while (delta := self.projection.prune(registry)) is not None:
+            self._drop(delta.forgotten)
             for stream, changed in delta.streams.items():
                 names, live = self.names[stream], self._live[stream].places
                 for (holder, group), copies in changed.copies.items():

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from events.fold.record import fold_record
+from events.fold.registry import Registry
 from events.fold.state import StreamState
+from events.fold.stranger import counts
 from events.ids import StreamKey
 from events.kafka.connection import KafkaConnection, LogTail
 from events.topic import EVENTS
 
 
 async def fold_log(
-    connection: KafkaConnection, positions: Mapping[int, int]
+    connection: KafkaConnection, positions: Mapping[int, int], registry: Registry | None = None
 ) -> tuple[list[StreamState], dict[int, int]]:
     """(states, first offset read by partition) of `kv.events` before `positions[p]`.
 
     A first offset above 0 means that the log's head is gone: the fold then has a base only where a
-    snapshot follows. Raises LogUnavailableError.
+    snapshot follows. Streams that nobody registered in `registry` are left out if one is given: the digest
+    doesn't count them, and there can be any number. Raises LogUnavailableError.
     """
+
+    def admit(stream: StreamKey, _: int) -> bool:
+        return registry is None or counts(registry, stream)
+
     topic = connection.topic(EVENTS)
     states: dict[int, dict[StreamKey, StreamState]] = {number: {} for number in positions}
     tail = LogTail(connection, {(topic, number): 0 for number in positions})
@@ -35,7 +42,7 @@ async def fold_log(
         while any(reached[number] < wanted[number] for number in wanted):
             for record in await tail.fetch(timeout_ms=500):
                 if record.offset < wanted[record.partition]:
-                    fold_record(states[record.partition], record.value)
+                    fold_record(states[record.partition], record.value, admit)
                 reached[record.partition] = record.offset + 1
     finally:
         await tail.stop()

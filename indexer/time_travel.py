@@ -15,6 +15,7 @@ from events.errors import KvledgerError
 from events.fold.digest import superseded
 from events.fold.registry import Registry
 from events.fold.state import StreamState
+from events.fold.stranger import foreign
 from events.ids import StreamKey, Tier
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError
 from events.keyring import KeyRing
@@ -149,11 +150,14 @@ async def registry_at(connection: KafkaConnection, registry: Registry, offset: i
 def places_of(
     states: Iterable[StreamState], registry: Registry, keyring: KeyRing, wanted: Wanted
 ) -> list[Place]:
-    """Counts of a replayed fold; volatile copies of superseded streams are left out, as in the digest."""
+    """Counts of a replayed fold; volatile copies of superseded streams are left out, as in the digest,
+    and so are streams that are provably nobody's."""
     by_key = {state.key: state for state in states}
     tally: Counter[tuple[StreamKey, str, bytes, str]] = Counter()
     for state in by_key.values():
         if wanted.worker not in (None, state.key.worker):
+            continue
+        if foreign(registry, state.key, state.epoch_no):
             continue
         gone = superseded(registry, state.key, state.epoch_no)
         for (holder, _), table in state.copies.items():
@@ -234,6 +238,8 @@ async def places_from_history(
     places = []
     for row in rows:
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
+        if foreign(registry, key, row["epoch_no"]):
+            continue
         if superseded(registry, key, row["epoch_no"]) and row["durable_id"] is None:
             continue
         domain = keyring.domain_of_alias(bytes(row["alias"]), key.worker, key.rank, row["epoch_no"])

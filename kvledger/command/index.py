@@ -67,7 +67,7 @@ async def _digest(settings: Settings, dsn: str) -> dict[str, Any]:
         ) from error
     finally:
         await store.close()
-    states, starts = await or_unavailable(lambda: fold_log(kafka, positions))
+    states, starts = await or_unavailable(lambda: fold_log(kafka, positions, registry))
     folded = index_digest(states, registry)
     return {
         "equal": stored == folded,
@@ -93,8 +93,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
         behind = "rebuilding" if one["rebuilding"] else f"{one['lag']} to go"
         typer.echo(f"partition {number}: {one['next_offset']} ({behind}), term {one['term']}")
     for kind, counted in found["streams"].items():
-        typer.echo(f"{kind:>12}: {counted['streams']} streams, {counted['blocks']} blocks")
-    typer.echo(f"dead records: {found['dead_records']}")
+        bound = f" (at most {found['unregistered_bound']} a partition)" if kind == "unregistered" else ""
+        typer.echo(f"{kind:>12}: {counted['streams']} streams{bound}, {counted['blocks']} blocks")
+    typer.echo(f"dead records: {found['dead_records']}, {found['foreign_streams']} for streams of nobody")
 
 
 async def _status(settings: Settings, dsn: str) -> dict[str, Any]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from events.keyring import KeyRing
 
 REGISTRY_INTERVAL_S = 0.2
+CONTROL_WITHIN_S = 2.0
+"""How long a batch with a stream that isn't registered waits for kv.control to be read to its end."""
 BEGIN_RETRY_S = 0.05
 STOP_WITHIN_S = 18.0
 
@@ -74,9 +76,10 @@ def _end_within(seconds: float) -> None:
 
 async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     from events.fold.registry import Registry
+    from events.kafka.connection import LogUnavailableError
     from events.kafka.control import ControlTail
     from events.signing import verify
-    from events.topic import EVENTS
+    from events.topic import CONTROL, EVENTS
     from indexer.applier import Applier
     from indexer.control_projection import ControlProjection
     from indexer.outbox import KafkaOutbox
@@ -92,7 +95,26 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     partition_log = KafkaPartitionLog(at)
     tail = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns, interval_s=REGISTRY_INTERVAL_S)
     topic = at.topic(EVENTS)
-    applier = Applier(store, partition_log, outbox, tail.registry, topic=topic, monotonic_s=time.monotonic)
+
+    control_topic = at.topic(CONTROL)
+
+    async def catch_up() -> bool:
+        try:
+            async with asyncio.timeout(CONTROL_WITHIN_S):
+                end = (await partition_log.bounds(control_topic, 0))[1]
+        except (TimeoutError, LogUnavailableError):
+            return False
+        return end <= tail.registry.next_offset or await tail.wait_for(end - 1, CONTROL_WITHIN_S)
+
+    applier = Applier(
+        store,
+        partition_log,
+        outbox,
+        tail.registry,
+        topic=topic,
+        monotonic_s=time.monotonic,
+        catch_up=catch_up,
+    )
     control = ControlProjection(
         dsn, at, keyring=ring, monotonic_s=time.monotonic, monotonic_ns=time.monotonic_ns
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -27,6 +28,7 @@ from kvledger.control import read_registry, wall_ms
 from kvledger.keyfile import load_signers
 from kvledger.settings import Settings
 from tests.support.log import StreamBuilder
+from tests.support.random_log import RandomLog
 
 
 @dataclass
@@ -39,6 +41,7 @@ class IndexerLog:
     producer: Any
     writer: ControlWriter
     counts: dict[int, int] = field(default_factory=dict)
+    registered: dict[StreamKey, StreamBuilder] = field(default_factory=dict)
 
     async def register(
         self, worker: str, *, rank: int = 0, epoch: str = "e1", partition: int = 0, life: str = "life-1"
@@ -54,6 +57,19 @@ class IndexerLog:
         )
         appended = await self.writer.append(body)
         return StreamBuilder(worker, rank, epoch, appended.offset, prev=appended.record_sha256)
+
+    async def random(self, seed: int, partition: int = 0) -> RandomLog:
+        """A random partition whose streams are registered, each a rank of its own: none supersedes another."""
+        made = RandomLog(random.Random(seed), partition=partition)
+        for rank, builder in enumerate(made.streams):
+            key = StreamKey(builder.worker, rank, builder.epoch)
+            if key not in self.registered:
+                self.registered[key] = await self.register(
+                    builder.worker, rank=rank, epoch=builder.epoch, partition=partition
+                )
+            known = self.registered[key]
+            builder.rank, builder.epoch_no, builder.prev = rank, known.epoch_no, known.prev
+        return made
 
     async def control(self, body: ControlBody) -> int:
         """Appends a control record; returns its offset."""

@@ -13,13 +13,14 @@ from events.fold.digest import index_digest
 from events.fold.record import fold_record
 from events.fold.registry import Registry
 from events.fold.state import StreamState, Usage
-from events.ids import StreamKey, Tier
+from events.ids import EvictReason, StreamKey, Tier
 from events.kafka.connection import RawRecord
-from events.model.part import DomainEvent
+from events.model.part import BlockEvicted, DomainEvent
 from events.signing import verify
 from indexer.delta import Delta
 from indexer.projection import PartitionProjection
 from indexer.store import Lease, LeaseLostError, Store
+from indexer.stranger import StrangerCounts, StrangerLimits, Strangers
 from tests.support.log import ALIAS, ControlLog, StreamBuilder, block, declared, opened, stored
 from tests.support.random_log import RandomLog
 
@@ -218,6 +219,35 @@ class StoreContract:
         late = first.seal(events=[stored([block(3)])]).value
         await store.write(lease, folded(projection, [RawRecord(TOPIC, 0, 2, None, late, None, 0)]))
         assert await store.digest(registry) == wanted
+
+    async def test_a_forgotten_stream_leaves_nothing_and_may_come_again(self, store: Store) -> None:
+        def strangers() -> Strangers:
+            return Strangers(empty_registry(), StrangerLimits(max_streams=1), StrangerCounts())
+
+        builders = [StreamBuilder("w0"), StreamBuilder("w1")]
+        values = [
+            builder.seal(opened(), events=[declared(), stored([block(1), block(2)])]).value
+            for builder in builders
+        ]
+        values.insert(1, builders[0].seal(events=[BlockEvicted(holder="gpu", group=0, ids=(block(1),),
+                                                               reason=EvictReason.CAPACITY)]).value)  # fmt: skip
+        values += [builders[0].seal(events=[stored([block(3)])]).value]
+        records = [RawRecord(TOPIC, 0, at, None, value, None, 0) for at, value in enumerate(values)]
+        lease, projection = await start(store)
+        projection.strangers = strangers()
+        await store.write(lease, folded(projection, records[:2]))
+        delta = folded(projection, records[2:3])
+        assert delta.forgotten == [StreamKey("w0", 0, "e1")]
+        await store.write(lease, delta)
+        assert await store.digest(empty_registry()) == index_digest(
+            fold(records[2:3]).values(), empty_registry()
+        )
+        assert {key.worker for key, _, _ in await store.usage()} == {"w1"}
+        await store.write(lease, folded(projection, records[3:]))
+        assert await store.digest(empty_registry()) == index_digest(
+            fold(records[3:]).values(), empty_registry()
+        )
+        assert [state.status for state in await store.load(lease)] == ["gap"]
 
     async def test_what_a_superseded_stream_told_of_a_durable_holder_stays(self, store: Store) -> None:
         control = ControlLog()

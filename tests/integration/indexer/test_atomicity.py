@@ -119,7 +119,7 @@ async def follow(log: IndexerLog, database: str) -> Applier:
 
 
 async def test_database_of_an_earlier_state_catches_up(log: IndexerLog, database: str, postgres: str) -> None:
-    one = RandomLog(random.Random(4))
+    one = await log.random(4)
     await log.send(0, [record.value for record in one.records(150)])
     await follow(log, database)
     backup = with_database(postgres, f"backup_{time.monotonic_ns()}")
@@ -138,7 +138,7 @@ async def test_database_of_an_earlier_state_catches_up(log: IndexerLog, database
 
 async def test_log_truncated_below_the_position_is_folded_again(log: IndexerLog, database: str) -> None:
     """An unclean election: the log is shorter than what was stored, then longer with other records."""
-    one = RandomLog(random.Random(5))
+    one = await log.random(5)
     values = [record.value for record in one.records(300)]
     await log.send(0, values)
     await follow(log, database)
@@ -151,7 +151,7 @@ async def test_log_truncated_below_the_position_is_folded_again(log: IndexerLog,
                 await asyncio.sleep(0.1)
         await admin.close()
         await TopicAdmin(log.connection, partitions=1).ensure()
-        other = [record.value for record in RandomLog(random.Random(6 + kept)).records(more)]
+        other = [record.value for record in (await log.random(6 + kept)).records(more)]
         await log.send(0, values[:kept] + other)
         applier = await follow(log, database)
         assert applier.positions == {0: kept + more}

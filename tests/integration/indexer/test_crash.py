@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import subprocess
 import time
@@ -17,7 +16,6 @@ from events.fold.digest import index_digest
 from events.topic import DEAD
 from indexer.postgres_store import PostgresStore
 from tests.support.indexer_log import IndexerLog, indexer_log
-from tests.support.random_log import RandomLog
 from tests.support.store_contract import usage_of
 
 
@@ -90,7 +88,7 @@ def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 async def test_killed_indexer_goes_on_where_it_was(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
+    logs = [await log.random(number, number) for number in (0, 1)]
     output = tmp_path / "indexer.log"
     processes.append(log.start("indexer", database, output))
     await wait_until(lambda: claimed(database, log))
@@ -124,7 +122,7 @@ async def test_killed_indexer_goes_on_where_it_was(
 async def test_second_worker_shares_the_partitions_and_inherits_them(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logs = [RandomLog(random.Random(10 + number), partition=number) for number in (0, 1)]
+    logs = [await log.random(10 + number, number) for number in (0, 1)]
     processes += [log.start("indexer", database, tmp_path / f"indexer{number}.log") for number in (0, 1)]
     for turn in range(3):
         for one in logs:
@@ -138,7 +136,7 @@ async def test_second_worker_shares_the_partitions_and_inherits_them(
 async def test_frozen_worker_that_wakes_up_cannot_write(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logs = [RandomLog(random.Random(30 + number), partition=number) for number in (0, 1)]
+    logs = [await log.random(30 + number, number) for number in (0, 1)]
 
     async def send(count: int) -> None:
         for one in logs:
@@ -158,7 +156,7 @@ async def test_frozen_worker_that_wakes_up_cannot_write(
 async def test_garbage_harms_no_other_stream_and_is_buried_whole(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    one = RandomLog(random.Random(5), partition=0)
+    one = await log.random(5, 0)
     garbage = [b"", b"\xff\x00\xfe", b"{}", b"x" * 200_000, b'{"v":1}\n{"v":2}']
     processes.append(log.start("indexer", database, tmp_path / "indexer.log"))
     await wait_until(lambda: claimed(database, log))

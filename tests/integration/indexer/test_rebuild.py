@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
 import subprocess
 import time
@@ -27,7 +26,6 @@ from kvledger.settings import Settings
 from migrations.run import run_migrations
 from tests.migration.test_migration import alembic
 from tests.support.indexer_log import IndexerLog, indexer_log
-from tests.support.random_log import RandomLog
 from tests.support.store_contract import comparable, usage_of
 
 
@@ -107,7 +105,7 @@ async def history(database: str) -> list[str]:
 async def test_lost_database_is_filled_and_the_indexer_goes_on(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
+    logs = [await log.random(number, number) for number in (0, 1)]
     for one in logs:
         await log.send(one.partition, [record.value for record in one.records(400)])
     report = await rebuild(log, database)
@@ -129,7 +127,7 @@ async def test_lost_database_is_filled_and_the_indexer_goes_on(
 async def test_rebuild_beside_a_running_indexer_is_equal_and_taken_over(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logs = [RandomLog(random.Random(20 + number), partition=number) for number in (0, 1)]
+    logs = [await log.random(20 + number, number) for number in (0, 1)]
     processes.append(log.start("indexer", database, tmp_path / "indexer.log"))
 
     async def load() -> None:
@@ -163,7 +161,7 @@ async def test_rebuilt_rows_are_those_the_indexer_writes(log: IndexerLog, databa
     from indexer.partition_log import KafkaPartitionLog
     from tests.support.applier_world import MemoryOutbox
 
-    one = RandomLog(random.Random(7), partition=0)
+    one = await log.random(7, 0)
     await log.send(0, [record.value for record in one.records(600)])
     store, partition_log = PostgresStore(database), KafkaPartitionLog(log.connection)
     applier = Applier(
@@ -213,7 +211,7 @@ async def described(database: str) -> list[str]:
 async def test_different_index_is_shown_and_replaced_only_when_accepted(
     log: IndexerLog, database: str
 ) -> None:
-    one = RandomLog(random.Random(8), partition=0)
+    one = await log.random(8, 0)
     await log.send(0, [record.value for record in one.records(300)])
     assert (await rebuild(log, database)).switched
     connection = await asyncpg.connect(database)
@@ -244,7 +242,7 @@ async def test_different_index_is_shown_and_replaced_only_when_accepted(
 async def test_interrupted_rebuild_leaves_the_index_in_force(
     log: IndexerLog, database: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    one = RandomLog(random.Random(9), partition=0)
+    one = await log.random(9, 0)
     await log.send(0, [record.value for record in one.records(300)])
     assert (await rebuild(log, database)).switched
     before = await history(database)

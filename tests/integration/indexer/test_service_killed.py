@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import subprocess
 import time
@@ -20,7 +19,6 @@ from kvledger.stack.plan import Extent
 from kvledger.stack.session import read_running, running_stack
 from kvledger.stack.state import Home
 from tests.support.indexer_log import IndexerLog, indexer_log
-from tests.support.random_log import RandomLog
 from tests.support.stack import stack_settings
 from tests.support.store_contract import usage_of
 
@@ -71,7 +69,7 @@ async def test_index_survives_both_services(tmp_path: Path, topic_prefix: str) -
 
 
 async def _through_both(log: IndexerLog, database: str, home: Path, process: subprocess.Popen[bytes]) -> None:
-    logs = [RandomLog(random.Random(20 + number), partition=number) for number in (0, 1)]
+    logs = [await log.random(20 + number, number) for number in (0, 1)]
 
     async def send(count: int) -> None:
         for one in logs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,7 +20,6 @@ from kvledger.command.at import Source, _at
 from kvledger.failure import CommandError
 from tests.integration.indexer.test_rebuild import rebuild, settings_of
 from tests.support.indexer_log import IndexerLog, indexer_log
-from tests.support.random_log import RandomLog
 
 EVERYTHING = Wanted()
 
@@ -61,7 +59,7 @@ async def test_time_and_token_name_the_same_past_by_replay_and_by_history(
 ) -> None:
     settings = settings_of(log, database)
     before_ms = 1_000
-    logs = [RandomLog(random.Random(number), partition=number) for number in (0, 1)]
+    logs = [await log.random(number, number) for number in (0, 1)]
     moments: list[tuple[int, dict[int, int]]] = []
     for _ in range(3):
         for one in logs:
