@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
@@ -20,13 +20,13 @@ from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
-from events.ids import Role
+from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
 from kvledger.control import connection, require_log
 from kvledger.engine_profile import EngineProfile, load_profile
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer
 from kvledger.settings import Settings
 
@@ -55,6 +55,13 @@ class EngineAddress(BaseModel):
     engine_url: str | None = None
     advertise: str | None = None
 
+    @field_validator("worker")
+    @classmethod
+    def _not_reserved(cls, worker: str) -> str:
+        if worker == CANARY_WORKER:
+            raise ValueError("this name is reserved for kvledger's own canary; give the worker another one")
+        return worker
+
 
 class EngineFile(BaseModel):
     """`[[engine]]` tables of a file for several engines."""
@@ -77,7 +84,7 @@ def load_engines(path: Path) -> tuple[EngineAddress, ...]:
 def explain(error: ValidationError) -> str:
     """Where and why, in a few words."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"
+    return f"{'.'.join(str(step) for step in first['loc'])}: {plain(first['msg'])}"
 
 
 async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], say: Say) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.hooks.client_task import again
 from events.hooks.echoing import Echoing
@@ -23,7 +24,7 @@ from events.hooks.outlet import Outlet
 from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
 from events.hooks.snapshot import Repair, RepairPace
 from events.hooks.stream import Epoch
-from events.ids import Basis, Inventory, StreamKey
+from events.ids import CANARY_WORKER, Basis, Inventory, StreamKey
 from events.keyring import KeyRing
 from events.model.part import Closed, Drained, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
@@ -34,14 +35,27 @@ STICKY_FAULTS = ("chain_break", "equivocation", "forked")
 `kv.control` than the reader; registering shows whether this process has read one that no longer is."""
 
 
+class ReservedWorkerError(KvledgerError):
+    """The name is kvledger's own: its streams are in no answer and owe nothing. Give the worker another one."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"{worker} is reserved for kvledger's own canary; give the worker another name")
+        self.worker = worker
+
+
 @dataclass(frozen=True, slots=True)
 class HookIdentity:
-    """Who the hook speaks for; `endpoint` and `model` are what a router uses and only told."""
+    """Who the hook speaks for; `endpoint` and `model` are what a router uses and only told. Raises
+    ReservedWorkerError for the canary's name."""
 
     worker: str
     rank: int = 0
     endpoint: str | None = None
     model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.worker == CANARY_WORKER:
+            raise ReservedWorkerError(self.worker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,7 @@ def _engines(
             ),
         )
     except ValidationError as error:
-        raise CommandError(
-            explain(error).replace(": Value error, ", ": "), exit_code=ExitCode.USAGE
-        ) from error
+        raise CommandError(explain(error), exit_code=ExitCode.USAGE) from error
 
 
 def _check_addresses(place: str, endpoint: Address, replay: Address, engine_url: Address) -> None:

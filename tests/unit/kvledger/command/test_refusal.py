@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from auditor.live import UnknownRequestError
+from events.hooks.hook import HookIdentity, ReservedWorkerError
+from events.ids import CANARY_WORKER
 from events.kafka.connection import LogUnavailableError
 from kvledger.cli import make_app
 from kvledger.command.domain import table
@@ -47,6 +49,7 @@ def refused(*arguments: str) -> CommandError:
         ((*BRIDGE, "--endpoint", "ipc://"), "--endpoint"),
         ((*BRIDGE, *SOCKET, "--replay", "5558"), "--replay '5558' is no tcp://host:port"),
         ((*BRIDGE, *SOCKET, "--engine-url", "127.0.0.1:8000"), "--engine-url must be an http://"),
+        (("bridge", "--worker", CANARY_WORKER, "--model", "m", *SOCKET), "worker: this name is reserved"),
         (("limit", "set", "--tenant", "a"), "give --soft, --hard or both, or --none"),
         (("limit", "set", "--tenant", "a", "--none", "--soft", "1"), "--none alone"),
         (
@@ -68,6 +71,17 @@ def test_wrong_usage_is_told_before_anything_is_reached(arguments: tuple[str, ..
 def test_a_bad_bound_is_told_without_the_validators_name() -> None:
     error = refused("limit", "set", "--tenant", "a", "--soft", "9", "--hard", "1")
     assert error.message == "the soft limit lies above the hard one"
+
+
+def test_no_hook_and_no_file_of_engines_takes_the_canarys_name(tmp_path: Path) -> None:
+    (tmp_path / "engines.toml").write_text(
+        f'[[engine]]\nworker = "{CANARY_WORKER}"\nmodel = "m"\nendpoint = "tcp://127.0.0.1:1"\n'
+    )
+    message = refused("bridge", "--config", "engines.toml").message
+    assert all(part in message for part in ("engines.toml", "engine.0.worker", "reserved"))
+    assert "Value error" not in message
+    with pytest.raises(ReservedWorkerError):
+        HookIdentity(CANARY_WORKER)
 
 
 def test_an_address_in_a_file_of_engines_is_named_with_the_file_and_the_engine(tmp_path: Path) -> None:
