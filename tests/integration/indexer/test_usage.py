@@ -52,3 +52,36 @@ async def test_the_controller_is_told_which_tiers_are_durable(database: str) -> 
         "old": ("gpu", 3, None),
         "dead": ("gpu", 3, None),
     }
+
+
+CANARIES = """
+INSERT INTO registration (epoch_no, worker, rank, epoch, engine_life, partition, registered_at)
+VALUES (4, 'kvledger.canary', 0, 'e', 'c0', 0, now()), (5, 'kvledger.canary', 1, 'e', 'c1', 0, now());
+INSERT INTO stream (partition, worker, rank, epoch, epoch_no, next_seq, prev, first_prev, last_header, status,
+                    fault, sticky, draining, engine_ended, engine_life, engine, engine_version, removal,
+                    admission_known, control_offset, control_hash, duplicates, unknown_events, nonces, transfers)
+SELECT 0, worker, rank, 'e', epoch_no, 1, '', '', '', 'live', '', false, false, false, engine_life, '', '', 'none',
+       true, 0, '', 0, 0, '{}', '{}'
+FROM registration WHERE worker = 'kvledger.canary';
+INSERT INTO deletion_request (number, kind, scope_type, scope, tenant, domain, scope_ids, requester, reason,
+                              requested_at, record_sha256)
+VALUES (9, 'deletion', 'domain', '{}', 'acme', 'chat', '{}', 'r', 'subject_request', now(), '');
+"""
+SPEAKS = """
+INSERT INTO profile (stream_id, alias, number, profile_id, content, layout, block_bytes, missing, retired)
+SELECT id, 'a', 0, 'p', '{}', '{}', '{}', '{}', false FROM stream WHERE worker = 'kvledger.canary' AND rank = 1
+"""
+
+
+async def test_canary_owes_no_ack_unless_it_ever_spoke_of_copies(database: str) -> None:
+    connection = await asyncpg.connect(database)
+    try:
+        await connection.execute(ROWS)
+        await connection.execute(CANARIES)
+        rows = await connection.fetch("SELECT worker, rank FROM compliance.owes_ack ORDER BY worker")
+        await connection.execute(SPEAKS)
+        spoke = await connection.fetch("SELECT worker, rank FROM compliance.owes_ack ORDER BY worker")
+    finally:
+        await connection.close()
+    assert [tuple(row) for row in rows] == [("live", 0), ("old", 0)]
+    assert [tuple(row) for row in spoke] == [("kvledger.canary", 1), ("live", 0), ("old", 0)]
