@@ -1,10 +1,18 @@
 """Seconds until a killed indexer commits again and a killed lookup replica is current, under load.
 
-    python -m tests.benchmarks.recovery [--copies 200000] [--kills 3] [--json]
+    python -m tests.benchmarks.recovery [--copies 300000] [--kills 5] [--json]
 
-Starts a stack of its own on free ports, fills the index, and keeps writing while it kills (SIGKILL). The
-supervisor starts what was killed. Targets: 15 s and 10 s, goals 5 s and 3 s; the machine's load is printed
-beside the figures, for they are wall-clock times.
+Starts a stack of its own on free ports, fills the index, waits until PostgreSQL and the replica hold all of it,
+and keeps writing while it kills (SIGKILL) the indexer and the replica in turn. The supervisor starts what was
+killed. Counted from the kill, in seconds:
+
+- commits: PostgreSQL's watermark moves past where it stood when the killed process was gone
+- level:   PostgreSQL's watermarks reach the end that the log had at the kill
+- ready:   the replica answers, and says what it lacks
+- current: the replica's /v1/watermarks reach the end that the log had at the kill
+
+Targets: 15 s until it commits, 10 s until it is current; goals 5 s and 3 s. The machine's load is printed beside
+the figures, for they are wall-clock times; processor times of the new processes aren't blurred by it.
 """
 
 from __future__ import annotations
@@ -21,12 +29,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import asyncpg
 
 from events.ids import EvictReason, Role
-from events.kafka.connection import KafkaConnection, make_producer
+from events.kafka.connection import KafkaConnection, LogTail, make_producer
 from events.kafka.control import ControlWriter
 from events.model.control import Registered
 from events.model.part import BlockEvicted
@@ -44,6 +53,12 @@ WORKERS = 8
 CHAIN = 64
 LOAD_EVERY_S = 0.05
 WITHIN_S = 90.0
+FILL_WITHIN_S = 1_800.0
+BETWEEN_S = 2.0
+NEAR_RECORDS = 50
+"""Who lags by less keeps up with the load and may be killed."""
+SETTLED_S = 0.2
+"""A transaction whose COMMIT was sent before the kill ends by then."""
 
 
 class Load:
@@ -55,7 +70,8 @@ class Load:
         self._producer: Any = None
         self._streams: list[tuple[int, StreamBuilder, list[list[bytes]]]] = []
 
-    async def begin(self) -> None:
+    async def begin(self) -> int:
+        """Returns the number of partitions."""
         registry = await read_registry(self._connection)
         writer = ControlWriter(
             self._connection, log=registry.log, signers=load_signers(self._home, *Role), wall_ms=wall_ms
@@ -80,6 +96,7 @@ class Load:
         await self._producer.start()
         for partition, builder, _ in self._streams:
             await self._send(partition, builder.seal(opened(), events=[declared()]).value)
+        return registry.partitions
 
     async def end(self) -> None:
         await self._producer.stop()
@@ -109,28 +126,73 @@ class Load:
             await asyncio.sleep(LOAD_EVERY_S)
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> float:
-    """Seconds until it held."""
+async def until(holds: Callable[[], Awaitable[bool]], within_s: float = WITHIN_S) -> None:
+    """Returns once it holds; raises TimeoutError."""
     begun = time.monotonic()
     while not await holds():
-        if time.monotonic() - begun > WITHIN_S:
-            raise TimeoutError(f"nothing within {WITHIN_S:g} s")
+        if time.monotonic() - begun > within_s:
+            raise TimeoutError(f"nothing within {within_s:g} s")
         await asyncio.sleep(0.05)
-    return time.monotonic() - begun
 
 
-async def lag(database: Any, log: KafkaConnection) -> int:
-    from events.kafka.connection import LogTail
+Positions = dict[int, int]
+"""Next offset by partition of `kv.events`."""
 
-    rows = await database.fetch(
-        "SELECT partition, next_offset FROM partition_progress WHERE topic = $1", log.topic(EVENTS)
-    )
-    tail = LogTail(log, {(log.topic(EVENTS), row["partition"]): 0 for row in rows})
-    await tail.start()
-    ends = await tail.end_offsets()
-    await tail.stop()
-    stored = {(log.topic(EVENTS), row["partition"]): row["next_offset"] for row in rows}
-    return sum(end - stored[where] for where, end in ends.items())
+
+class Gauge:
+    """Where the log, PostgreSQL and the replica stand."""
+
+    def __init__(self, at: Endpoints, partitions: int) -> None:
+        connection = KafkaConnection(at.kafka)
+        self._url = at.lookup_url
+        self._database_url = at.database_url
+        self._topic = connection.topic(EVENTS)
+        self._tail = LogTail(connection, {(self._topic, number): 0 for number in range(partitions)})
+        self._database: Any = None
+
+    async def start(self) -> None:
+        await self._tail.start()
+        self._database = await asyncpg.connect(self._database_url)
+
+    async def stop(self) -> None:
+        await self._database.close()
+        await self._tail.stop()
+
+    async def end(self) -> Positions:
+        return {number: end for (_, number), end in (await self._tail.end_offsets()).items()}
+
+    async def indexed(self) -> Positions:
+        """Partitions that nobody has claimed aren't in it."""
+        rows = await self._database.fetch(
+            "SELECT partition, next_offset FROM partition_progress WHERE topic = $1", self._topic
+        )
+        return {row["partition"]: row["next_offset"] for row in rows}
+
+    async def applied(self) -> Positions:
+        """The replica's; empty while it doesn't answer."""
+        return await asyncio.to_thread(self._watermarks)
+
+    def _watermarks(self) -> Positions:
+        try:
+            with urllib.request.urlopen(f"{self._url}/v1/watermarks", timeout=1) as answer:
+                return {int(number): at for number, at in json.load(answer)["events"].items()}
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise
+            return {}
+        except (OSError, ValueError):
+            return {}
+
+    async def copies(self) -> int:
+        return int(await self._database.fetchval("SELECT count(*) FROM copy"))
+
+    async def ready(self) -> bool:
+        return await asyncio.to_thread(is_ready, f"{self._url}/readyz")
+
+
+def reached(stands: Positions, wanted: Positions, short_by: int = 0) -> bool:
+    """Whether every partition has come that far, but for `short_by` records in all."""
+    return sum(max(0, end - stands.get(number, 0)) for number, end in wanted.items()) <= short_by
 
 
 def pid_of(home: Path, name: str) -> int:
@@ -145,6 +207,14 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def is_running(pid: int) -> bool:
+    """Not gone, and not waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:
@@ -153,69 +223,127 @@ def is_ready(url: str) -> bool:
         return False
 
 
+class Trial:
+    """Kills and clocks; each figure has an entry per kill."""
+
+    def __init__(self, at: Endpoints, gauge: Gauge) -> None:
+        self._home, self._gauge = at.home, gauge
+        self.figures: dict[str, list[float]] = {}
+
+    def _note(self, name: str, value: float) -> None:
+        self.figures.setdefault(name, []).append(round(value, 2))
+
+    async def kill_indexer(self) -> None:
+        gauge = self._gauge
+
+        async def keeps_up() -> bool:
+            return reached(await gauge.indexed(), await gauge.end(), NEAR_RECORDS)
+
+        await until(keeps_up, FILL_WITHIN_S)
+        killed_s, end = await self._kill("indexer"), await gauge.end()
+        await asyncio.sleep(max(0.0, SETTLED_S - (time.monotonic() - killed_s)))
+        before = await gauge.indexed()
+
+        async def commits() -> bool:
+            return any(at > before.get(number, 0) for number, at in (await gauge.indexed()).items())
+
+        async def level() -> bool:
+            return reached(await gauge.indexed(), end)
+
+        await until(commits)
+        self._note("indexer_commits_s", time.monotonic() - killed_s)
+        self._note("indexer_cpu_s", cpu_s(pid_of(self._home, "indexer")))
+        await until(level)
+        self._note("indexer_level_s", time.monotonic() - killed_s)
+
+    async def kill_replica(self) -> None:
+        gauge = self._gauge
+
+        async def keeps_up() -> bool:
+            return reached(await gauge.applied(), await gauge.end(), NEAR_RECORDS)
+
+        await until(keeps_up, FILL_WITHIN_S)
+        killed_s, end = await self._kill("serve"), await gauge.end()
+
+        async def current() -> bool:
+            return reached(await gauge.applied(), end)
+
+        await until(gauge.ready)
+        self._note("replica_ready_s", time.monotonic() - killed_s)
+        await until(current)
+        self._note("replica_current_s", time.monotonic() - killed_s)
+        self._note("replica_cpu_s", cpu_s(pid_of(self._home, "serve")))
+
+    async def _kill(self, name: str) -> float:
+        """Returns when it was; the process is gone."""
+        await asyncio.sleep(BETWEEN_S)
+        pid = pid_of(self._home, name)
+        killed_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+
+        async def gone() -> bool:
+            await asyncio.sleep(0)
+            return not is_running(pid)
+
+        await until(gone)
+        return killed_s
+
+
 async def measure(at: Endpoints, copies: int, kills: int) -> dict[str, Any]:
     load = Load(at)
-    await load.begin()
-    database = await asyncpg.connect(at.database_url)
+    partitions = await load.begin()
+    gauge = Gauge(at, partitions)
+    await gauge.start()
+    trial = Trial(at, gauge)
     begun = time.monotonic()
     await load.fill(copies)
+    filled = await gauge.end()
 
     async def level() -> bool:
-        return await lag(database, KafkaConnection(at.kafka)) == 0
+        return reached(await gauge.indexed(), filled) and reached(await gauge.applied(), filled)
 
-    await until(level)
-    filled_s = time.monotonic() - begun
+    await until(level, FILL_WITHIN_S)
+    filled_s, held = time.monotonic() - begun, await gauge.copies()
     running = asyncio.create_task(load.run())
-    indexer, indexer_cpu = list[float](), list[float]()
-    lookup, lookup_cpu = list[float](), list[float]()
-
-    async def total() -> int:
-        return int(await database.fetchval("SELECT sum(next_offset) FROM partition_progress"))
-
-    for _ in range(kills):
-        await asyncio.sleep(3)
-        os.kill(pid_of(at.home, "indexer"), signal.SIGKILL)
-        await asyncio.sleep(0.2)
-        before = await total()
-
-        async def again(before: int = before) -> bool:
-            return await total() > before
-
-        indexer.append(0.2 + await until(again))
-        indexer_cpu.append(cpu_s(pid_of(at.home, "indexer")))
-
-    async def ready() -> bool:
-        return await asyncio.to_thread(is_ready, f"{at.lookup_url}/readyz")
-
-    for _ in range(kills):
-        await until(ready)
-        await asyncio.sleep(1)
-        os.kill(pid_of(at.home, "serve"), signal.SIGKILL)
-        await asyncio.sleep(0.2)
-        lookup.append(0.2 + await until(ready))
-        lookup_cpu.append(cpu_s(pid_of(at.home, "serve")))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await load.end()
-    await database.close()
+    try:
+        for _ in range(kills):
+            await trial.kill_indexer()
+            await trial.kill_replica()
+    finally:
+        running.cancel()
+        ended = (await asyncio.gather(running, return_exceptions=True))[0]
+        await load.end()
+        await gauge.stop()
+    if isinstance(ended, Exception):
+        raise ended
+    summary = {
+        name: {"median": round(median(values), 2), "max": max(values), "all": values}
+        for name, values in trial.figures.items()
+    }
     return {
-        "copies": copies,
+        "copies": held,
         "filled_s": round(filled_s, 1),
-        "indexer_commits_again_s": [round(one, 2) for one in indexer],
-        "indexer_cpu_s": [round(one, 2) for one in indexer_cpu],
-        "lookup_cpu_s": [round(one, 2) for one in lookup_cpu],
-        "lookup_current_s": [round(one, 2) for one in lookup],
+        "kills": kills,
+        **summary,
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
     }
 
 
+def shown(value: object) -> str:
+    if isinstance(value, dict):
+        return f"median {value['median']:g}, max {value['max']:g}  {value['all']}"
+    return str(value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--copies", type=int, default=200_000)
-    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=300_000)
+    parser.add_argument("--kills", type=int, default=5, help="of each of the two")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.copies < WORKERS * CHAIN or given.kills < 1:
+        parser.error(f"at least {WORKERS * CHAIN} copies and one kill")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         with running_stack(stack_settings(home), extent=Extent.ALL) as at:
@@ -224,7 +352,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         for name, value in found.items():
-            sys.stdout.write(f"{name:>26}  {value}\n")
+            sys.stdout.write(f"{name:>20}  {shown(value)}\n")
 
 
 if __name__ == "__main__":
