@@ -29,6 +29,8 @@ class StoreReason(StrEnum):
     """No current stream of the owner that is read here declares the store."""
     OWNER_OUT_OF_BOUND = "owner_out_of_bound"
     """The owner's stream can't be answered for: stale, silent, in a gap, and so on."""
+    NO_GROUPS = "no_groups"
+    """The stream hasn't said yet in which groups it reaches the store: none of its engine's events was of it."""
     OTHER_LAYOUT = "other_layout"
     """The owner keeps the bytes in another shape, or doesn't declare the profile."""
     UNVERIFIED = "unverified_identity"
@@ -47,6 +49,8 @@ def uncredited(view: StreamView, holder: str, registry: Registry) -> StoreReason
         return StoreReason.NO_OWNER
     link = view.links.get(holder)
     if link is not None:
+        if not declared.groups:
+            return StoreReason.NO_GROUPS
         return None if link.tables.keys() >= declared.groups.keys() else StoreReason.OTHER_LAYOUT
     if registry.stands(enrolled.owner):
         return StoreReason.OWNER_UNDECLARED

@@ -42,8 +42,14 @@ class Link:
         return self.state.holders[self.holder].inventory
 
     def same(self, other: Link | None) -> bool:
-        """Whether both lead to the same copies."""
-        return other is not None and self.state is other.state and self.holder == other.holder
+        """Whether both lead to the same copies, in the same groups: a holder's groups may be declared later."""
+        return (
+            other is not None
+            and self.state is other.state
+            and self.holder == other.holder
+            and self.tables.keys() == other.tables.keys()
+            and all(table is other.tables[number] for number, table in self.tables.items())
+        )
 
 
 @dataclass(slots=True)
