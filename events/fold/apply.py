@@ -53,6 +53,8 @@ from events.model.part import (
     UnknownEvents,
 )
 
+OVERFLOW = "over_capacity: more copies than four times what was declared, or than a stream may hold"
+
 
 def apply(state: StreamState, batch: EventBatch) -> Changes:
     """Folds one record into its stream's state (mutating it) and returns what changed.
@@ -146,6 +148,8 @@ def _events(state: StreamState, changes: Changes, batch: EventBatch) -> None:
                 _domain_event(state, changes, part.alias, domain_event, batch.header.seq)
     if mark is not None and mark.holder in state.holders:
         replace_range(state, changes, mark, batch.parts)
+    if changes.overflow:
+        _overflow(state, changes)
     if ends is not None:
         _end_snapshot(state, changes, ends)
     for alias, statement in statements:
@@ -248,6 +252,14 @@ def _end_snapshot(state: StreamState, changes: Changes, event: SnapshotEnd) -> N
     if not state.sticky and state.status is not StreamStatus.CLOSED:
         state.status = StreamStatus.DRAINING if state.draining else StreamStatus.LIVE
         state.fault = ""
+
+
+def _overflow(state: StreamState, changes: Changes) -> None:
+    """Copies are missing here from now on: until a complete snapshot that fits."""
+    first = state.fault != OVERFLOW
+    _fault(state, StreamStatus.QUARANTINED, OVERFLOW)
+    changes.detail = state.fault
+    changes.resync = changes.resync or first
 
 
 def _compare(state: StreamState, changes: Changes, alias: bytes, event: Statement) -> None:

@@ -51,7 +51,8 @@ class Changes:
     """Idempotent by position: a store applies them together with the record's offset or not at all.
 
     `usage`, `holders`, `profiles`, `standings` name the rows that changed; their values are in the state.
-    `resync` asks that somebody with a producer writes a `ResyncRequested`.
+    `resync` asks that somebody with a producer writes a `ResyncRequested`. `overflow`: copies that weren't kept,
+    because their holder or stream is at its bound.
     """
 
     stream: StreamKey
@@ -64,6 +65,7 @@ class Changes:
     standings: set[tuple[bytes, int]] = field(default_factory=set)
     block_operations: int = 0
     resync: bool = False
+    overflow: int = 0
 
     @property
     def dead(self) -> bool:

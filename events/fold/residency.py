@@ -9,6 +9,13 @@ from events.fold.change import Changes, CopiesDropped, CopiesPut
 from events.fold.state import Copy, CopyAttributes, HolderGroup, StreamState, Usage, older
 from events.ids import ROOT_PARENT, CopyState
 
+TABLE_FLOOR = 65_536
+TABLE_PER_CAPACITY = 4
+STREAM_COPIES = 16_777_216
+"""A (holder, group) never holds more copies than `TABLE_PER_CAPACITY` times the capacity that its stream has
+declared, or `TABLE_FLOOR` if that is more; a stream never more than `STREAM_COPIES`. Constants of the fold: every
+store meets a bound at the same record."""
+
 
 def account(
     state: StreamState,
@@ -59,9 +66,19 @@ def put(
     ids: Sequence[bytes],
     parents: Sequence[bytes],
 ) -> None:
-    """Stores copies; one already resident only ever gets more certain and older, never a newer provenance."""
+    """Stores copies; one already resident only ever gets more certain and older, never a newer provenance. New
+    ones beyond a bound aren't kept, and counted in `changes.overflow`: the caller must quarantine the stream."""
     attributes = state.intern(attributes)
     table = state.table(*where)
+    room = _room(state, where[0], table)
+    if len(ids) > room:
+        kept: set[bytes] = set()
+        for block in ids:
+            if block not in table and len(kept) < room:
+                kept.add(block)
+        pairs = [pair for pair in zip(ids, parents, strict=True) if pair[0] in table or pair[0] in kept]
+        changes.overflow += len(ids) - len(pairs)
+        ids, parents = [block for block, _ in pairs], [parent for _, parent in pairs]
     new_ids: list[bytes] = []
     new_parents: list[bytes] = []
     for block, parent in zip(ids, parents, strict=True):
@@ -76,6 +93,12 @@ def put(
     if new_ids:
         account(state, changes, where, attributes, new_ids, 1)
         changes.copies.append(CopiesPut(*where, attributes, tuple(new_ids), tuple(new_parents)))
+
+
+def _room(state: StreamState, holder: str, table: dict[bytes, Copy]) -> int:
+    capacity = state.holders[holder].capacity_blocks
+    bound = STREAM_COPIES if capacity is None else max(TABLE_FLOOR, TABLE_PER_CAPACITY * capacity)
+    return max(0, min(bound - len(table), STREAM_COPIES - state.copy_count()))
 
 
 def _merge(
