@@ -81,7 +81,8 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
         excluded=[s.excluded(s.reason) for s in eligible if s.reason is not None] + others,
         complete=not question.withheld
         and coverage.included == coverage.eligible > 0
-        and all(s.within_bound and s.view is not None and not s.view.partial for s in included),
+        and all(s.within_bound and s.view is not None and not s.view.partial for s in included)
+        and all(lender.within_bound for lender in question.lenders),
         coverage=coverage,
         as_of=as_of,
         staleness_ms=staleness_ms,

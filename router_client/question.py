@@ -194,7 +194,8 @@ class Question:
         by_level: list[int],
     ) -> tuple[Standing, ...]:
         """Holds the levels that shared stores add to what their owners' streams can be answered for, have no
-        open deletion on, and hold in the same shape. Returns the owners whose word was used."""
+        open deletion on, and hold in the same shape. Returns the owners whose word was used, also where it
+        adds nothing: that the store hasn't more is their word too."""
         first = min(
             layout.tiers.index(tier)
             for name, holder in stream.state.holders.items()
@@ -202,23 +203,30 @@ class Question:
             for tier in (holder.tier,)
         )
         below = by_level[first - 1] if first else 0
-        lenders: list[Standing] = []
+        consulted: list[Standing] = []
         limits: list[int] = []
         for link in stream.links.values():
             lender = self._owners.get(link.owner.key)
             why = withheld(link, lender, declared, self._keys)
-            if lender is None or why is not None:
-                self.withheld = self.withheld or why is StoreReason.OWNER_OUT_OF_BOUND
-                break
-            lenders.append(lender)
-            limits.append(self._limit(link.owner, declared.id, chains))
+            if why is StoreReason.OWNER_OUT_OF_BOUND or lender is None:
+                self.withheld = True
+                continue
+            if why is not StoreReason.UNVERIFIED:
+                consulted.append(lender)
+            if why is None:
+                limits.append(self._limit(link.owner, declared.id, chains))
         usable = min(limits) if len(limits) == len(stream.links) else 0
+        if any(own > max(below, usable) for own in by_level[first:]):
+            # One bit stands for all stores of a level: what another could still serve is cut with it.
+            own_too = any(
+                name not in stream.links and layout.tiers.index(stream.state.holders[name].tier) >= first
+                for name, _ in layout.bits_of
+            )
+            self.withheld = self.withheld or own_too or max(limits, default=0) > usable
         for level in range(first, len(by_level)):
             by_level[level] = max(below, min(by_level[level], usable))
-        if not by_level or by_level[-1] <= below:
-            return ()
-        self.lenders.extend(lenders)
-        return tuple(lenders)
+        self.lenders.extend(consulted)
+        return tuple(consulted)
 
     def _simple(self, stream: StreamView, layout: Layout, declared: ProfileState) -> Reach | Problem | None:
         """`_reach` for the most frequent stream: one full-attention group on one tier."""

@@ -204,3 +204,69 @@ def test_credits_equal_a_naive_count_whatever_happens_to_owner_and_reachers(seed
             with_store = next((n for n, one in enumerate(IDS) if one not in gpu | store), len(IDS))
             tiers = found.get(worker)
             assert (tiers.gpu // 16 if tiers else 0, tiers.remote // 16 if tiers else 0) == (own, with_store)
+
+
+def test_that_the_store_adds_nothing_is_its_owners_word_too() -> None:
+    world = World()
+    enrol(world, "w0")
+    owner, other = join(world, "w0", "e0"), join(world, "w1", "e1")
+    world.round(owner, other)
+    world.wait(450)
+    world.round(other)
+    found = settled(world, max_staleness_ms=500, candidates=["w1"])
+    assert ([m.staleness_ms for m in found.matches], found.staleness_ms) == ([450], 450)
+    assert found.complete
+    assert settled(world, max_staleness_ms=500).matches == []
+    world.wait(60_000)
+    world.round(other)
+    for more in ({"on_stale": "include", "max_staleness_ms": 500}, {"consistency": "any"}):
+        found = settled(world, candidates=["w1"], **more)
+        assert [m.staleness_ms for m in found.matches] == [60_450]
+        assert found.staleness_ms == 60_450
+    found = settled(world, candidates=["w1"], on_stale="include", max_staleness_ms=500)
+    assert ([m.within_bound for m in found.matches], found.complete) == ([False], False)
+
+
+@pytest.mark.parametrize("foreign_first", [True, False])
+@pytest.mark.parametrize("server", ["another_store", "own_holder"])
+def test_one_unusable_store_that_hides_what_another_serves_claims_no_absence(
+    foreign_first: bool, server: str
+) -> None:
+    """Stores of a level are counted together: one that can't be used takes the others' credit with it."""
+    world = World()
+    enrol(world, "w0")
+    world.order(HolderEnrolled(durable_id="store-2", tier=Tier.REMOTE, owner="w2"), Role.ENROLMENT)
+
+    def opens(worker: str, stores: dict[str, str | None], layout: LayoutProfile) -> Hook:
+        hook = world.join(worker, 0, f"e-{worker}", start=False)
+        holders = [
+            HolderDeclared(
+                name=n, tier=Tier.REMOTE, durable_id=d, groups=ONE_GROUP, inventory=Inventory.KNOWN
+            )
+            for n, d in stores.items()
+        ]
+        start = Opened(
+            engine_life=f"life-e-{worker}",
+            engine="test",
+            engine_version="1",
+            removal=Capability.EVICT_BLOCKS,
+            admission_known=True,
+            holders=tuple(holders),
+        )
+        declares = ProfileDeclared(profile=0, content=PROFILE, layout=layout, block_bytes=(100,))
+        hook.write(start, events=[declares])
+        return hook
+
+    foreign = opens("w0", {"shared": STORE}, LayoutProfile(tp_size=2))
+    usable = opens("w2", {"shared": "store-2"}, ANY_LAYOUT)
+    usable.store(IDS[:4], holder="shared")
+    reached: dict[str, str | None] = {"x": STORE, "y": "store-2" if server == "another_store" else None}
+    order = ("x", "y") if foreign_first else ("y", "x")
+    asker = opens("w1", {name: reached[name] for name in order}, ANY_LAYOUT)
+    if server == "own_holder":
+        asker.store(IDS[:4], holder="y")
+    world.round(foreign, usable, asker)
+    found = settled(world, candidates=["w1"])
+    assert (lengths(found), found.complete) == ({"w1": 0}, False)
+    nothing = settled(world, chain_of(range(1_000, 1_096)), candidates=["w1"])
+    assert (lengths(nothing), nothing.complete) == ({"w1": 0}, True)
