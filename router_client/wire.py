@@ -265,7 +265,8 @@ class Answer(BaseModel):
 
 def answer_headers(answer: Answer, bound_ms: float | None) -> dict[str, str]:
     """The answer's headers, so that a proxy or a log can read them without the body. The effective
-    consistency is `bounded` only if everything that the answer speaks for is within the bound."""
+    consistency is `bounded` only if the answer speaks for somebody, and all that it rests on is within the
+    bound."""
     headers = {
         CONSISTENCY_HEADER: "bounded" if _bounded(answer, bound_ms) else "any",
         COVERAGE_HEADER: str(answer.coverage),
@@ -282,10 +283,8 @@ def answer_headers(answer: Answer, bound_ms: float | None) -> dict[str, str]:
 
 
 def _bounded(answer: Answer, bound_ms: float | None) -> bool:
-    if bound_ms is None:
+    if bound_ms is None or answer.coverage.included == 0:
         return False
-    if answer.coverage.included == 0:
-        return True
     return answer.staleness_ms is not None and answer.staleness_ms <= bound_ms
 
 

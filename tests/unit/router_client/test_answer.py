@@ -38,6 +38,7 @@ from events.model.signal import Echo, Load
 from events.token import Token
 from router_client.limit import ViewLimits
 from router_client.problem import Problem, ProblemKind
+from router_client.wire import CONSISTENCY_HEADER, answer_headers
 from tests.support.log import HIGH, LOW, PROFILE, block, declared, opened
 from tests.support.reader_world import Hook, World, chain_of, lengths, reasons
 
@@ -849,3 +850,14 @@ def test_one_tier_alone_counts_from_its_own_place_on(tier: Tier) -> None:
     assert list(tokens.values()) == [0] * [*Tier].index(tier) + [64] * (4 - [*Tier].index(tier))
     same = world.get(CHAIN, requester_layout={"tp_size": 2}).matches[0]
     assert asdict(same.tiers) == tokens
+
+
+def test_an_answer_that_speaks_for_nobody_is_not_bounded() -> None:
+    world = World()
+    hook = world.join()
+    world.round(hook)
+    assert answer_headers(world.get(CHAIN), 1_000)[CONSISTENCY_HEADER] == "bounded"
+    world.wait(5_000)
+    found = world.get(CHAIN, min_coverage=0)
+    assert found.coverage.included == 0
+    assert answer_headers(found, 1_000)[CONSISTENCY_HEADER] == "any"
