@@ -10,13 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
 
+from events.fold.staleness import staleness_ns
 from events.ids import ExcludeReason
 from events.keyring import DomainKeys
+from router_client.limit import MILLISECOND_NS
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.query import Query
 from router_client.question import Question, too_many_blocks
 from router_client.shared_store import owners_of
 from router_client.standing import CURABLE, OUT_OF_BOUND, Standing, survey
+from router_client.stream_view import StreamView
 from router_client.view import LocalView
 from router_client.wire import (
     Answer,
@@ -53,7 +56,7 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
     if not choose_profiles(view, query, keys, eligible):
         if not view.caught_up:
             return problem(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=500)
-        if not _may_be_declared(view, query, eligible, now_ns):
+        if not may_be_declared(view, query, eligible, now_ns):
             return problem(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="profile")
     included = [standing for standing in eligible if standing.reason is None]
     coverage = Coverage(included=len(included), eligible=len(eligible))
@@ -152,20 +155,31 @@ def choose_profiles(view: LocalView, query: Query, keys: DomainKeys, eligible: l
     return query.profile in models and query.adapter is None
 
 
-def _may_be_declared(view: LocalView, query: Query, eligible: list[Standing], now_ns: int) -> bool:
-    """Whether records of some stream of the fleet, candidate or not, are missing here that may have declared a
-    profile that nobody else has: then coverage decides what can be answered, as ever."""
+def may_be_declared(view: LocalView, query: Query, eligible: list[Standing], now_ns: int) -> bool:
+    """Whether a profile that nobody is known to have declared may be declared all the same: records of some
+    stream of the fleet, candidate or not, are missing here; or nothing shows that this reader is current, as no
+    stream is in bound (without a bound: none younger than the time after which one is silent). Then coverage
+    decides what can be answered, as ever."""
     if query.candidates is not None:
         eligible, _ = survey(view, replace(query, candidates=None), now_ns)
-    return any(
-        standing.reason in UNREAD
-        or (
-            standing.reason in CURABLE
-            and standing.view is not None
-            and (standing.view.announced_seq or 0) > standing.view.state.next_seq
-        )
-        for standing in eligible
-    )
+    bound_ms = view.limits.silent_after_ns / MILLISECOND_NS if query.bound_ms is None else query.bound_ms
+    if not eligible:
+        age_ns = staleness_ns(now_ns, now_ns, view.control_current_ns())
+        return age_ns is None or age_ns > bound_ms * MILLISECOND_NS
+    current = False
+    for standing in eligible:
+        in_bound = standing.staleness_ms is not None and standing.staleness_ms <= bound_ms
+        if standing.reason in UNREAD:
+            return True
+        if not in_bound and standing.view is not None and unread(standing.view):
+            return True
+        current = current or in_bound
+    return not current
+
+
+def unread(stream: StreamView) -> bool:
+    """Whether the stream has announced more than is read here."""
+    return (stream.announced_seq or 0) > stream.state.next_seq
 
 
 def _refusal(

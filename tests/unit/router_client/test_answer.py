@@ -560,19 +560,47 @@ def test_a_profile_that_an_unknown_stream_may_have_declared_is_not_404(trouble: 
     assert ([match.matched_blocks for match in alone.matches], alone.complete) == ([0], True)
 
 
-def test_a_profile_that_an_announced_and_unread_record_may_declare_is_not_404() -> None:
+@pytest.mark.parametrize(
+    "more", [{}, {"on_stale": "include", "max_staleness_ms": 1_000}, {"consistency": "any"}]
+)
+def test_a_profile_that_an_announced_and_unread_record_may_declare_is_not_404(more: dict[str, Any]) -> None:
+    world = World()
+    hook, other = world.join(), world.join("other")
+    world.view.caught_up = True
+    world.round(hook, other)
+    world.wait(5_000)
+    world.round(other)
+    assert world.refused(CHAIN, profile="unheard", **more).kind is ProblemKind.PROFILE_UNKNOWN
+    hook.hold = True
+    hook.store(CHAIN[:1])
+    hook.pulse()
+    found = world.get(CHAIN, profile="unheard", **more)
+    assert found.matches == []
+    hook.release()
+    assert world.refused(CHAIN, profile="unheard", **more).kind is ProblemKind.PROFILE_UNKNOWN
+
+
+def test_a_reader_that_hears_of_nobody_knows_no_profile_to_be_undeclared() -> None:
+    """Cut off from the log it would have read no declaration."""
     world = World()
     hook = world.join()
     world.view.caught_up = True
     world.round(hook)
     world.wait(5_000)
-    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
-    hook.hold = True
-    hook.store(CHAIN[:1])
-    hook.pulse()
     assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.STALENESS_BOUND_UNMET
-    hook.release()
+    late = world.get(CHAIN, profile="unheard", consistency="any")
+    assert (late.matches, late.staleness_ms) == ([], 5_000)
+    world.round(hook)
     assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
+
+
+def test_without_any_worker_a_profile_is_unknown_while_kv_control_is_current() -> None:
+    world = World()
+    world.view.caught_up = True
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.PROFILE_UNKNOWN
+    world.control_ns = world.now_ns
+    world.wait(5_000)
+    assert world.refused(CHAIN, profile="unheard").kind is ProblemKind.STALENESS_BOUND_UNMET
 
 
 def test_a_limit_never_cuts_off_a_candidate() -> None:
