@@ -24,7 +24,8 @@ class EngineConfig:
     revisions from `adapter_revisions` by name (an adapter that isn't in it is unverified).
     `content.block_tokens` only serves to open a stream before its first event; the events' own block size
     counts. `capacity_blocks` is the physical size of a tier's pool, over all groups; it bounds the duplicate
-    counts. `groups` are those of the GPU's cache, if known; otherwise they are learned.
+    counts. `groups` are those of the GPU's cache, if known; otherwise they are learned. The events' own words
+    count here too: each group that turns out to be another costs the stream one more epoch.
 
     `connectors` non-empty: a block that appears on the GPU may have been loaded rather than computed, so
     its provenance is that of a copy held elsewhere, or unknown. `hashes_remembered`: how many hashes without

@@ -102,7 +102,8 @@ class EnginePort(Protocol):
 
 class Translation(Protocol):
     """What one engine batch, removal or range means in the log: one record's events. `snapshot_due`: the
-    stream must be restated soon, a holder or group turned up that record 0 did not declare."""
+    stream must be restated soon, a holder or group turned up that record 0 did not declare. `epoch_due`: a
+    group is another than the epoch has declared, which would be illegal in it: another epoch must begin."""
 
     @property
     def stream_events(self) -> Sequence[StreamEvent]: ...
@@ -112,6 +113,9 @@ class Translation(Protocol):
 
     @property
     def snapshot_due(self) -> bool: ...
+
+    @property
+    def epoch_due(self) -> bool: ...
 
 
 class ScopedCopy(Protocol):

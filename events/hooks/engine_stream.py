@@ -71,7 +71,8 @@ class EngineStream:
     """State of one (worker, rank). Call `open` first, then `translate` for every batch in the engine's order.
 
     What a method returns has already happened here: each result must be written, in the order of the calls,
-    or the stream be restated by `snapshot`. Not thread-safe.
+    or the stream be restated by `snapshot`; one that is `epoch_due` must not be written, but another epoch be
+    opened and restated. Not thread-safe.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class EngineStream:
                     holder.partial = True
         self._book.keep(self._hashes.chains())
         self._book.declare_again()
-        self._holders.changed = False
+        self._holders.new_epoch()
         for holder in self._holders.holders():
             holder.told = (0, 0)
         return self._opened(opening=True)
@@ -419,5 +420,6 @@ class EngineStream:
             self._holders.changed = False
             self._restatements += 1
             name = f"{self.engine_life}.groups{self._restatements}"[:200]
+            draft.epoch_due = self._holders.redeclared
             draft.stream_events.insert(0, SnapshotBegin(snapshot=name, opened=self._opened()))
             draft.restated = True

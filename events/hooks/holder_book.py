@@ -34,7 +34,9 @@ class HolderBook:
         self._config = config
         self._holders: dict[Tier, Holder] = {}
         self._seen: dict[tuple[Tier, int | None, int, str | None, int | None], Table] = {}
+        self._told: dict[tuple[Tier, int], Group] = {}
         self.changed = False
+        self.redeclared = False
         self.reset()
 
     def reset(self) -> None:
@@ -77,10 +79,16 @@ class HolderBook:
         holder = self._holders.get(tier)
         return None if holder is None else holder.tables.get(group or 0)
 
+    def new_epoch(self) -> None:
+        """Another stream begins: what it declares may be anything."""
+        self._told.clear()
+        self.changed = self.redeclared = False
+
     def table_of(self, event: BlockStored) -> Table | None:
         """The table that a store goes to; None if the event doesn't say enough (tier, block size).
 
-        `changed` is set if the log doesn't know this table, or not like this.
+        `changed` is set if the log doesn't know this table, or not like this; `redeclared` if the stream has
+        declared it otherwise, which no record of the same epoch can take back.
         """
         tier = tier_of(event)
         if tier is None:
@@ -105,6 +113,7 @@ class HolderBook:
             if opening and inventory is not Inventory.EMPTY:
                 inventory = Inventory.PARTIAL
             declared.append(holder.declaration(inventory))
+            self._told.update({(holder.tier, table.index): table.group for table in holder.tables.values()})
         return tuple(declared)
 
     def _learn(self, tier: Tier, event: BlockStored) -> Table | None:
@@ -130,6 +139,7 @@ class HolderBook:
                 return None
             table.group, table.size = group, size
             self.changed = True
+            self.redeclared |= self._told.get((tier, index), group) != group
         return table
 
 

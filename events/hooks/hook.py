@@ -321,7 +321,11 @@ class Hook:
         return self._outlet.write((), parts)
 
     def write_translation(self, translation: Translation) -> bool:
-        """Numbers what a batch, a removal or a range means."""
+        """Numbers what a batch, a removal or a range means. Where the epoch can't say it, it ends, and the
+        next one restates everything."""
+        if translation.epoch_due and self._outlet.epoch is not None:
+            LOG.info("%s declared a group otherwise than its engine uses it: registering again", self.stream)
+            self.new_epoch()
         whole = self._outlet.write(tuple(translation.stream_events), translation.parts)
         if translation.snapshot_due and self._outlet.epoch is not None:
             self.repair.ask()

@@ -25,12 +25,14 @@ IDS_PER_EVENT = 8_000
 class Translation:
     """What something means in the log: one record's part 0 and domain parts, either may be empty.
 
-    `snapshot_due`: the stream had to restate itself; follow up with a whole snapshot.
+    `snapshot_due`: the stream had to restate itself; follow up with a whole snapshot. `epoch_due`: it can't,
+    for a group is another than this epoch has declared: don't write this, open another epoch.
     """
 
     stream_events: list[StreamEvent] = field(default_factory=list)
     parts: dict[str, list[DomainEvent]] = field(default_factory=dict)
     snapshot_due: bool = False
+    epoch_due: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.stream_events or self.parts)
@@ -110,11 +112,12 @@ class EvictRun:
 class Draft:
     """Collects what one batch means; `finish` makes the events."""
 
-    __slots__ = ("_parts", "restated", "stream_events")
+    __slots__ = ("_parts", "epoch_due", "restated", "stream_events")
 
     def __init__(self) -> None:
         self.stream_events: list[StreamEvent] = []
         self.restated = False
+        self.epoch_due = False
         self._parts: dict[str, list[StoreRun | EvictRun | ProfileDeclared]] = {}
 
     def declare(self, domain: str, declaration: ProfileDeclared) -> None:
@@ -180,7 +183,7 @@ class Draft:
                     events.extend(run.events())
             if events:
                 parts[domain] = events
-        return Translation(self.stream_events, parts, self.restated)
+        return Translation(self.stream_events, parts, self.restated, self.epoch_due)
 
 
 def invalidated(

@@ -26,6 +26,7 @@ CONTENT = ContentProfile(
     attention="full",
     position_encoding="rope",
     kv_dtype="fp32",
+    block_tokens=16,
 )
 RING = KeyRing({name: name.encode().ljust(32, b".") for name in ("default", "acme", "acme/anna", "umbrella")})
 
@@ -82,9 +83,18 @@ class FoldedStream:
 
     def take(self, translation: Translation) -> None:
         self.translations.append(translation)
-        if translation:
+        if translation.epoch_due:
+            self._open_again()
+        elif translation:
             self.write(translation.stream_events, translation.parts)
         self.compare()
+
+    def _open_again(self) -> None:
+        """As the hook does: the engine goes on, its stream is another one."""
+        engine_seq = self._engine_seq
+        self.open(self.stream.engine_life)
+        self._engine_seq = engine_seq
+        self.snapshot()
 
     def snapshot(self, name: str = "s1") -> int:
         """Takes a whole snapshot; returns its number of records."""

@@ -432,7 +432,8 @@ class TestSparseGroups:
 
     def test_a_group_s_block_size_doesn_t_change_under_its_copies(self, folded: FoldedStream) -> None:
         double = stored(2, tokens=pack_tokens([1] * SIZE + [2] * SIZE), block_size=2 * SIZE)
-        folded.events(double, AllBlocksCleared(), stored(1), double)
+        folded.events(double, AllBlocksCleared(), stored(1))
+        folded.events(double)
         assert folded.credited() == set(ids(1))
         assert folded.state.unknown_events == 1
 
