@@ -76,7 +76,9 @@ class LookupService:
         self.feed.attach(self.view)
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
         self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
-        self.desk = OrderDesk(self.view, self.scribe)
+        self.desk = OrderDesk(
+            self.view, self.scribe, monotonic_ns=monotonic_ns, wait_moved=self.feed.wait_moved
+        )
         self.directives = DirectiveDesk(registry, self.scribe)
         self.feed.control.listen(self.directives.folded)
         self.connections = ConnectionCounts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import rfc8785
@@ -28,10 +29,15 @@ from events.token import Token
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.scribe import Scribe
-from router_client.answer import UNDECLARED
+from router_client.answer import UNDECLARED, may_be_declared
 from router_client.problem import ProblemKind
+from router_client.query import Query
+from router_client.standing import survey
 from router_client.view import LocalView
 from router_client.wire import Label, Model, TokenId
+
+READ_UP_S = 2.0
+"""How long an order of a prefix by its tokens waits for records that are announced and not read yet."""
 
 
 class TokenPrefixScope(Model):
@@ -99,13 +105,22 @@ def make_receipt(
 class OrderDesk:
     """Takes orders of callers that may give them. Needs the control key."""
 
-    def __init__(self, view: LocalView, scribe: Scribe) -> None:
+    def __init__(
+        self,
+        view: LocalView,
+        scribe: Scribe,
+        *,
+        monotonic_ns: Callable[[], int],
+        wait_moved: Callable[[float], Awaitable[None]],
+    ) -> None:
         self._view = view
         self._scribe = scribe
+        self._monotonic_ns = monotonic_ns
+        self._wait_moved = wait_moved
 
     async def delete(self, body: DeletionBody, principal: Principal, key: str | None) -> Receipt:
         """Writes a deletion request, or finds the one that the same caller gave the same key before."""
-        scope = self._checked(body.scope, principal)
+        scope = await self._checked(body.scope, principal)
         order = DeletionRequested(
             scope=scope, requester=principal.name, reason=body.reason, deadline_s=body.deadline_s
         )
@@ -115,7 +130,7 @@ class OrderDesk:
         """Writes an invalidation, which is carried out like a deletion but not proven."""
         if principal.role is not CallerRole.OPERATOR:
             raise fail(ProblemKind.FORBIDDEN, "an operator's order")
-        scope = self._checked(body.scope, principal)
+        scope = await self._checked(body.scope, principal)
         order = InvalidationRequested(scope=scope, requester=principal.name, reason=body.reason)
         return await self._give(order, principal, key)
 
@@ -152,7 +167,7 @@ class OrderDesk:
             repeated=repeated,
         )
 
-    def _checked(self, scope: AnyScope, principal: Principal) -> Scope:
+    async def _checked(self, scope: AnyScope, principal: Principal) -> Scope:
         """The scope to write. Raises ProblemError 403 for what isn't the caller's, alike for what isn't
         there."""
         registry = self._view.registry
@@ -171,8 +186,39 @@ class OrderDesk:
                 name = f"{scope.domain}/{scope.subject}"
             domain = registry.domains.get(name)
             if domain is not None and principal.owns(domain.tenant):
-                return self._hashed(scope) if isinstance(scope, TokenPrefixScope) else scope
+                if not isinstance(scope, TokenPrefixScope):
+                    return scope
+                await self._read_up(scope.domain)
+                return self._hashed(scope)
         raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
+
+    async def _read_up(self, domain: str) -> None:
+        """Waits until all that the streams had announced is read. Raises ProblemError 503 where one of them may
+        have declared a profile that isn't known here: the order would silently not cover it."""
+        targets = {key: stream.announced_seq or 0 for key, stream in self._view.streams.items()}
+        query = Query(domain, "", None, (), None, None)
+        until_ns = self._monotonic_ns() + round(READ_UP_S * 1e9)
+        while True:
+            now_ns = self._monotonic_ns()
+            eligible, _ = survey(self._view, query, now_ns)
+            behind = any(
+                standing.view is not None and standing.view.state.next_seq < targets.get(standing.key, 0)
+                for standing in eligible
+            )
+            if (
+                self._view.caught_up
+                and not behind
+                and not may_be_declared(self._view, query, eligible, now_ns)
+            ):
+                return
+            if not self._view.caught_up or not behind or now_ns >= until_ns:
+                raise fail(
+                    ProblemKind.INDEX_UNAVAILABLE,
+                    "a worker may have declared a profile that is not read here: see /v1/workers, or name the "
+                    "blocks by ids, the domain or the subject",
+                    retry_after_ms=500,
+                )
+            await self._wait_moved((until_ns - now_ns) / 1e9)
 
     def _hashed(self, scope: TokenPrefixScope) -> Scope:
         keys = self._view.keyring.get(scope.domain)

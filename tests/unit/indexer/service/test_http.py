@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from events.kafka.connection import KafkaConnection
+from indexer.service import order
 from indexer.service.config import ServiceConfig, ServiceConfigError
 from tests.support.lookup_http import ASKED, BOUND, CREDENTIALS, TOKENS, browser, kind, service
-from tests.support.reader_world import RING
+from tests.support.reader_world import RING, World, chain_of
 
 
 async def test_a_good_lookup_is_answered() -> None:
@@ -290,8 +291,8 @@ async def test_an_admitted_tenant_reads_and_its_owner_alone_orders() -> None:
     headers = {"Authorization": "Bearer acme"}
     async with browser(made) as http:
         assert (await http.post("/v1/lookup", json=ASKED, headers=headers)).status_code == 200
-        order = {"scope": {"type": "domain", "domain": "default"}}
-        refused = await http.post("/v1/deletions", json=order, headers=headers)
+        body = {"scope": {"type": "domain", "domain": "default"}}
+        refused = await http.post("/v1/deletions", json=body, headers=headers)
         names = (await http.get("/v1/domains", headers=headers)).json()
     assert (refused.status_code, kind(refused)) == (403, "forbidden")
     assert {d["domain"] for d in names["domains"]} == {"default", "acme"}
@@ -321,10 +322,54 @@ async def test_a_bad_order_is_refused_and_a_replica_without_key_takes_none(
     kind(response)
 
 
+async def test_a_prefix_by_tokens_waits_for_what_is_announced_and_is_refused_while_a_profile_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scope = {"type": "prefix_tokens", "domain": "default", "profile": "tiny", "token_ids": TOKENS}
+    world = World()
+    hook, other = world.join(), world.join("w1")
+    world.round(hook, other)
+    made = service(world=world)
+    waited = 0
+
+    async def read_on(timeout_s: float) -> None:
+        nonlocal waited
+        waited += 1
+        assert timeout_s <= order.READ_UP_S
+        world.wait(1_000)
+        if waited == 1:
+            hook.release()
+        world.round(hook, other)
+
+    monkeypatch.setattr(made.desk, "_wait_moved", read_on)
+
+    async def ask() -> tuple[int, str]:
+        async with browser(made) as http:
+            answer = await http.post("/v1/deletions", json={"scope": scope})
+        return answer.status_code, kind(answer)
+
+    # Without a control key 403 is as far as an order gets that would be written.
+    assert (await ask(), waited) == ((403, "forbidden"), 0)
+    hook.hold = True
+    hook.store(chain_of(TOKENS)[:1])
+    hook.pulse()
+    assert (await ask(), waited) == ((403, "forbidden"), 1)
+    hook.store(chain_of(TOKENS)[1:2])
+    hook.pulse()
+    assert (await ask(), waited) == ((503, "index-unavailable"), 3)
+    hook.release()
+    other.builder.burn()
+    other.store(chain_of(TOKENS)[:1])
+    world.round(hook, other)
+    assert await ask() == (503, "index-unavailable")
+    made.view.caught_up = False
+    assert await ask() == (503, "index-unavailable")
+
+
 async def test_a_bad_idempotency_key_is_refused() -> None:
-    order = {"scope": {"type": "domain", "domain": "default"}}
+    body = {"scope": {"type": "domain", "domain": "default"}}
     async with browser(service()) as http:
-        response = await http.post("/v1/deletions", json=order, headers={"Idempotency-Key": "a b"})
+        response = await http.post("/v1/deletions", json=body, headers={"Idempotency-Key": "a b"})
     assert (response.status_code, response.json()["field"]) == (400, "Idempotency-Key")
 
 
