@@ -79,10 +79,12 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
             return refusal
     matches.sort(key=lambda m: (-m.matched_tokens, -m.tiers.gpu, m.worker, m.dp_rank))
     as_of, staleness_ms = _age([*included, *question.lenders], wall_ms)
+    cut = query.limit is not None and query.candidates is None and len(matches) > query.limit
     return Answer(
-        matches=matches if query.limit is None or query.candidates is not None else matches[: query.limit],
+        matches=matches[: query.limit] if cut else matches,
         excluded=[s.excluded(s.reason) for s in eligible if s.reason is not None] + others,
-        complete=not question.withheld
+        complete=not cut
+        and not question.withheld
         and coverage.included == coverage.eligible > 0
         and all(s.within_bound and s.view is not None and not s.view.partial for s in included)
         and all(lender.within_bound for lender in question.lenders),

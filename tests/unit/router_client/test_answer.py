@@ -615,6 +615,15 @@ def test_a_limit_never_cuts_off_a_candidate() -> None:
     assert lengths(world.get(CHAIN, limit=1)) == {"w3": 3}
 
 
+def test_an_answer_that_a_limit_cut_claims_no_absence() -> None:
+    world = World()
+    hooks = [world.join(f"w{n}") for n in range(3)]
+    for count, hook in enumerate(hooks):
+        hook.store(CHAIN[:count])
+    world.round(*hooks)
+    assert [world.get(CHAIN, limit=limit).complete for limit in (1, 2, 3)] == [False, True, True]
+
+
 def test_a_retired_profile_voids_its_copies() -> None:
     world = World()
     hook = world.join()
