@@ -28,6 +28,7 @@ from kvledger.simulate.trouble.probe import Probe
 from kvledger.simulate.workload import generate
 
 CONNECTIONS = 8
+WARM_UP_S = 20.0
 LOOSE_BOUND_MS = 3000.0
 
 
@@ -45,6 +46,7 @@ class _Trial:
 
     async def run(self, replay: Replay, work: Iterator[TraceRequest]) -> None:
         """Until the time is over and every fault has struck. Raises FleetError."""
+        await self._warm_up()
         load = asyncio.create_task(replay.run(self._until_stopped(work)))
         try:
             striking = asyncio.create_task(self._strike())
@@ -59,6 +61,20 @@ class _Trial:
         finally:
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
+
+    async def _warm_up(self) -> None:
+        """Every rank is heard of and answered for before anything counts: one that never said a word is left
+        out, and that is not what a trial is about."""
+        basis = self.fleet.plan.basis
+        probes = [
+            Probe(self.arena, worker, "unconfirmed" if basis == "unconfirmed" else None)
+            for worker in self.fleet.workers
+        ]
+        try:
+            await asyncio.gather(*(probe.credited("warm-up", within_s=WARM_UP_S) for probe in probes))
+        except UnrepairedError as error:
+            self.arena.journal.append(str(error))
+            self.unrepaired.append(str(error))
 
     def _until_stopped(self, work: Iterator[TraceRequest]) -> Iterator[TraceRequest]:
         for number, request in enumerate(work):

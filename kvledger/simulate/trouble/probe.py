@@ -25,6 +25,7 @@ FIRST_CONTENT = 1 << 24
 """Of probes: above what any workload uses."""
 
 _content = count(FIRST_CONTENT)
+_turn = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,13 @@ class Probe:
 
 
 def fresh_prompt(arena: Arena, *, blocks: int = 3, output_blocks: int = 0) -> Prompt:
-    """A prompt of content that was never used before, of a tenant by the arena's dice."""
+    """A prompt of content that was never used before, of one tenant after the other.
+
+    The arena's dice are left alone: how often something is asked depends on time, and the schedule may not.
+    """
     size = arena.fleet.plan.block_tokens
-    tenant = arena.rng.choice(sorted(arena.fleet.salt_by_tenant))
+    tenants = sorted(arena.fleet.salt_by_tenant)
+    tenant = tenants[next(_turn) % len(tenants)]
     return arena.fleet.prompt(
         TraceRequest(
             arrival_s=0.0,
