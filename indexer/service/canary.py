@@ -13,13 +13,15 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from aiokafka.errors import KafkaError
 
 from events.codec import dump
 from events.errors import KvledgerError
-from events.hooks.registration import Registrar
+from events.hooks.registration import Registrar, SchemaNotEnabledError
+from events.hooks.reporting import EpochPace
 from events.hooks.stream import Epoch, SealedRecord, StreamWriter
 from events.ids import (
     CANARY_WORKER,
@@ -51,6 +53,8 @@ SLOTS = 64
 """Canaries that a log can have at a time, each a rank of the reserved worker; a dead one's is taken over."""
 SEND_TIMEOUT_S = 10.0
 RETRY_S = 5.0
+PACE = EpochPace(first_pause_s=RETRY_S, longest_pause_s=600.0, calm_s=60.0)
+"""Between attempts that wrote to kv.control, whose length bounds every replica's memory and start."""
 COMPLAIN_EVERY_NS = 60_000_000_000
 RESTATED = Orphans(holder=HOLDER, orphans=0, unassigned=0)
 """What every change says: the record itself, its number and its hash are what changes."""
@@ -58,6 +62,14 @@ RESTATED = Orphans(holder=HOLDER, orphans=0, unassigned=0)
 
 class CanaryLostError(KvledgerError):
     """This canary's stream is no longer its own, or no slot is free: it begins anew after a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A registered epoch whose record 0 isn't known to be in the log."""
+
+    writer: StreamWriter
+    records: list[SealedRecord]
 
 
 CanaryState = Literal["off", "starting", "running", "broken"]
@@ -86,6 +98,10 @@ class Canary:
         self._ending = asyncio.Event()
         self._complained_ns: int | None = None
         self._pulses = 0
+        self._opening: Opening | None = None
+        self._wrote_control = False
+        self._pause_s = 0.0
+        self._running_since_ns: int | None = None
 
     def report(self) -> dict[str, Any]:
         """For people and `/v1/watch`: state, why it isn't running, and the figures in milliseconds."""
@@ -109,16 +125,27 @@ class Canary:
             return
         while not self._ending.is_set():
             self.state, self.why = "starting", ""
+            self._wrote_control, self._running_since_ns = False, None
             try:
                 await self._live()
             except (KvledgerError, KafkaError, TimeoutError, OSError) as error:
-                self.state, self.why = "broken", f"{type(error).__name__}: {error}"
-                now_ns = self._monotonic_ns()
-                if self._complained_ns is None or now_ns - self._complained_ns >= COMPLAIN_EVERY_NS:
-                    self._complained_ns = now_ns
-                    LOG.warning("the canary is broken: %s", self.why, extra={"action": "canary_broken"})
-                await self._pause(RETRY_S)
+                await self._broken(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, lookups don't need the canary
+                await self._broken(type(error).__name__)
         self.state, self.why = "off", "the service ends"
+
+    async def _broken(self, why: str) -> None:
+        """Says so and waits: longer each time if attempts leave registrations behind, until one has stood."""
+        self.state, self.why = "broken", why
+        now_ns, since_ns = self._monotonic_ns(), self._running_since_ns
+        if self._complained_ns is None or now_ns - self._complained_ns >= COMPLAIN_EVERY_NS:
+            self._complained_ns = now_ns
+            LOG.warning("the canary is broken: %s", why, extra={"action": "canary_broken"})
+        if since_ns is not None and now_ns - since_ns > PACE.calm_s * 1e9:
+            self._pause_s = 0.0
+        if self._wrote_control:
+            self._pause_s = PACE.after(self._pause_s)
+        await self._pause(self._pause_s if self._wrote_control else RETRY_S)
 
     async def _live(self) -> None:
         while self._view.newest_beacon is None:
@@ -127,14 +154,35 @@ class Canary:
         # Only who listened for a while knows which canaries are silent.
         if await self._pause(self._view.limits.silent_after_ns / 1e9):
             return
-        epoch = await self._register(self._free_slot())
         producer = make_producer(self._config.connection, client_id="kvledger-canary")
         try:
             await within(producer.start(), SEND_TIMEOUT_S)
-            await self._sing(epoch, producer)
+            await self._sing(await self._opened_stream(producer), producer)
         finally:
             with contextlib.suppress(KafkaError, TimeoutError):
                 await within(producer.stop(), SEND_TIMEOUT_S)
+
+    async def _opened_stream(self, producer: Any) -> StreamWriter:
+        """A stream whose record 0 is in the log. An epoch that didn't get so far before is gone on with: its
+        record 0 is sent again as it was, which changes nothing if it arrived after all."""
+        registry = self._view.registry
+        for topic in (EVENTS, PULSE):
+            name = self._config.connection.topic(topic)
+            found = await within(producer.partitions_for(name), SEND_TIMEOUT_S)
+            if not found.issuperset(range(max(1, registry.partitions))):
+                raise CanaryLostError(f"{name} lacks partitions")
+        opening = self._opening
+        if opening is None or not self._stands(opening.writer.epoch):
+            epoch = await self._register(self._free_slot())
+            writer = StreamWriter(epoch, dict[str, bytes]().__getitem__)
+            self._opening = opening = Opening(writer, self._sealed(writer, _opened(epoch.engine_life)))
+        await self._send_all(producer, opening.records)
+        self._opening = None
+        return opening.writer
+
+    def _stands(self, epoch: Epoch) -> bool:
+        registry = self._view.registry
+        return not registry.superseded(epoch.stream) and epoch.stream not in registry.fenced
 
     async def _register(self, slot: int) -> Epoch:
         writer = ControlWriter(
@@ -147,7 +195,11 @@ class Canary:
             await writer.start()
             life = f"canary-{secrets.token_hex(8)}"
             registrar = Registrar(writer, self._feed.control)
+            self._wrote_control = True
             return await registrar.register(CANARY_WORKER, slot, life, endpoint=None, model=None)
+        except SchemaNotEnabledError:
+            self._wrote_control = False
+            raise
         finally:
             await writer.stop()
 
@@ -167,13 +219,11 @@ class Canary:
                 return slot
         raise CanaryLostError(f"{SLOTS} canaries are alive already")
 
-    async def _sing(self, epoch: Epoch, producer: Any) -> None:
-        names: dict[str, bytes] = {}
-        writer = StreamWriter(epoch, names.__getitem__)
-        await self._change(writer, producer, _opened(epoch.engine_life))
+    async def _sing(self, writer: StreamWriter, producer: Any) -> None:
+        epoch = writer.epoch
         self.gauge.begin(epoch.stream)
         while not self._ending.is_set():
-            if self._view.registry.superseded(epoch.stream) or epoch.stream in self._view.registry.fenced:
+            if not self._stands(epoch):
                 raise CanaryLostError("another has taken its place, or it was fenced")
             self._pulses += 1
             if self._pulses % PULSES_PER_CHANGE == 0:
@@ -181,24 +231,32 @@ class Canary:
             # Everything that was changed is acknowledged: what was read back until now may be echoed.
             await self._pulse(writer, producer)
             self.state, self.why = "running", ""
+            if self._running_since_ns is None:
+                self._running_since_ns = self._monotonic_ns()
             await self._listen(PULSE_EVERY_S)
         with contextlib.suppress(KafkaError, TimeoutError):
             await self._change(writer, producer, Closed(engine_ended=True))
 
     async def _change(self, writer: StreamWriter, producer: Any, event: StreamEvent) -> None:
+        self.gauge.changing(writer.next_seq, self._monotonic_ns())
+        await self._send_all(producer, self._sealed(writer, event))
+        self.gauge.sample()
+
+    def _sealed(self, writer: StreamWriter, event: StreamEvent) -> list[SealedRecord]:
         registry, sealed = self._view.registry, list[SealedRecord]()
 
         def take(record: SealedRecord) -> bool:
             sealed.append(record)
             return True
 
-        self.gauge.changing(writer.next_seq, self._monotonic_ns())
         position = ControlPosition(offset=max(0, registry.next_offset - 1), hash=registry.hash)
         writer.write((event,), {}, position, take)
-        for record in sealed:
+        return sealed
+
+    async def _send_all(self, producer: Any, records: list[SealedRecord]) -> None:
+        for record in records:
             headers = [] if record.signature is None else [(SIGNATURE_HEADER, record.signature)]
             await self._send(producer, EVENTS, record.partition, record.key, record.value, headers)
-        self.gauge.sample()
 
     async def _pulse(self, writer: StreamWriter, producer: Any) -> None:
         beacon, epoch = self._view.newest_beacon, writer.epoch
