@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from events.fold.record import FOREIGN
+from indexer.copy_sql import HOLD_TABLES
 from indexer.database import UNAVAILABLE, connect
 from indexer.store import StoreUnavailableError
 from indexer.stranger import StrangerLimits
@@ -65,6 +66,7 @@ async def take_census(dsn: str, topic: str) -> Census:
     try:
         connection = await connect(dsn, name="kvledger index status")
         async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(HOLD_TABLES)
             partitions = await connection.fetch(PARTITIONS, topic)
             streams = await connection.fetch(STREAMS)
             dead = await connection.fetchrow(DEAD, topic, FOREIGN)

@@ -50,7 +50,8 @@ FROM partition_progress WHERE topic = $1 AND partition = $2
 
 # Taken before the snapshot of a repeatable-read transaction: tables must not be switched below it.
 HOLD_TABLES = """
-LOCK TABLE stream, holder, profile, copy_attribute, stream_alias, tenant_usage, deletion_ack, copy, copy_span
+LOCK TABLE stream, holder, profile, copy_attribute, stream_alias, tenant_usage, deletion_ack, copy, copy_span,
+    dead_record, partition_time
 IN ACCESS SHARE MODE
 """
 

@@ -21,6 +21,7 @@ from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableErro
 from events.keyring import KeyRing
 from events.token import Token
 from events.topic import CONTROL, EVENTS
+from indexer.copy_sql import HOLD_TABLES
 from indexer.database import UNAVAILABLE, connect
 from indexer.store import StoreUnavailableError
 
@@ -227,6 +228,7 @@ async def places_from_history(
     try:
         connection = await connect(dsn, name="kvledger index at")
         async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(HOLD_TABLES)
             if await connection.fetch(COVERED, topic, numbers, offsets, registry.log):
                 return None
             rows = await connection.fetch(HISTORY, numbers, offsets, wanted.worker, wanted.block)

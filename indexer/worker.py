@@ -151,8 +151,9 @@ async def run_worker(
     instance: str | None = None,
 ) -> None:
     """Consumes until `stop` is set, then leaves the group in order. `instance` names this member for good: a
-    process that starts under the name of one that was killed has its partitions at once, without waiting for
-    the session to time out. Two that run at once must not share a name.
+    process that starts under the name of one that has ended has its partitions at once, without waiting for
+    the session to time out. For that such a member doesn't leave the group: stopped for good, its partitions
+    stay unread until `session_timeout_s` has passed. Two that run at once must not share a name.
 
     Raises WorkerStoppedError when the application crashed, or when a partition with records to read has not
     advanced for `stuck_after_s`.
