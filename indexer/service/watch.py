@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from router_client.query import Query
 from router_client.standing import Standing, survey
 from router_client.view import LocalView
 
+LOG = logging.getLogger(__name__)
 EVERY_S = 0.25
 FIGURES_EVERY_S = 1.0
 KEEP_ALIVE_S = 10.0
@@ -30,6 +32,10 @@ SEND_TIMEOUT_S = 10.0
 MAX_BUFFERED = 2_000
 MAX_BUFFERED_BYTES = 512 << 10
 CHUNK = 200
+PATIENCE_S = 0.5
+"""How long the changes of one survey wait in all, between chunks, for readers to take what they were told."""
+NOT_FOR_TENANTS = frozenset({"canary", "position"})
+PRIVATE = frozenset({"fault", "endpoint", "epoch"})
 IDLE_SHARE = 20
 """A survey that took t is followed by a pause of at least this many t."""
 ANY = Query("", "", None, (), None, None, basis=Basis.PUBLISHED)
@@ -45,6 +51,11 @@ class Watcher:
     size: int = 0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     over: str = ""
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits that the next chunk may be too much."""
+        return 2 * len(self.frames) > MAX_BUFFERED or 2 * self.size > MAX_BUFFERED_BYTES
 
     def offer(self, frame: bytes) -> bool:
         """False if there is no room: then the watcher is over, and what waited is forgotten."""
@@ -73,6 +84,15 @@ class Watcher:
         self.size = 0
         self.woken.clear()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something to tell all watchers; `key` where it is of a stream."""
+
+    name: str
+    document: Document
+    key: StreamKey | None = None
 
 
 class WatchHub:
@@ -116,10 +136,11 @@ class WatchHub:
             raise fail(ProblemKind.TOO_BUSY, f"{len(self._watchers)} watchers", retry_after_ms=1_000)
         watcher = Watcher(principal.role is not CallerRole.TENANT)
         if not self._watchers:
-            self._survey()
+            self._number += len(self._survey())
         self._watchers.add(watcher)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._ended)
         leaving = asyncio.create_task(_gone(receive))
         try:
             await self._stream(watcher, scope, send, leaving)
@@ -172,20 +193,43 @@ class WatchHub:
         return self._frame("hello", document)
 
     def _frame(self, name: str, document: Mapping[str, Any], fleet: bool = True) -> bytes:
-        if not fleet and name == "canary":
+        if not fleet and name in NOT_FOR_TENANTS:
             return b""
-        shown = document if fleet else {k: v for k, v in document.items() if k not in ("fault", "endpoint")}
+        shown = document if fleet else {k: v for k, v in document.items() if k not in PRIVATE}
         text = json.dumps(shown, separators=(",", ":"))
         return f"id: {self._boot}:{self._number}\nevent: {name}\ndata: {text}\n\n".encode()
 
     async def _run(self) -> None:
         while self._watchers and not self._closed:
             begun_ns = self._monotonic_ns()
-            self._survey()
+            changes = self._survey()
             took_s = (self._monotonic_ns() - begun_ns) / 1e9
+            await self._tell_all(changes)
             await asyncio.sleep(max(EVERY_S, took_s * IDLE_SHARE))
 
-    def _survey(self) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Watchers that nobody tells anything must not be kept alive."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error("the watch failed: %s", type(error).__name__, extra={"action": "watch_failed"})
+            for watcher in self._watchers:
+                watcher.end("failed")
+
+    async def _tell_all(self, changes: list[Change]) -> None:
+        """In chunks, so that readers who read keep up however much of the fleet changed at once. What is no
+        longer so when its turn comes isn't told any more."""
+        left_s = PATIENCE_S
+        for at in range(0, len(changes), CHUNK):
+            for change in changes[at : at + CHUNK]:
+                if change.key is None or change.document is self._told.get(change.key, change.document):
+                    self._tell(change)
+            await asyncio.sleep(0)
+            while left_s > 0 and any(watcher.behind for watcher in self._watchers):
+                await asyncio.sleep(0.01)
+                left_s -= 0.01
+
+    def _survey(self) -> list[Change]:
+        """Brings up to date what new watchers are told; returns what the others are to be told."""
+        changes: list[Change] = []
         view, now_ns = self._view, self._monotonic_ns()
         eligible, others = survey(view, ANY, now_ns)
         found = {standing.key: _stream(view, standing, now_ns) for standing in eligible}
@@ -196,10 +240,11 @@ class WatchHub:
         for key, document in found.items():
             before = self._told.get(key)
             if before is None or (before["state"], before["fault"]) != (document["state"], document["fault"]):
-                self._tell("stream", document)
+                changes.append(Change("stream", document, key))
         for key in self._told.keys() - found.keys():
             superseded = key in view.registry.registrations and view.registry.superseded(key)
-            self._tell("stream", _document(key, "superseded" if superseded else "closed", None, ""))
+            gone = _document(key, "superseded" if superseded else "closed", None, "")
+            changes.append(Change("stream", gone, key))
         self._told = found
         included = [d for d in found.values() if d["state"] == "live" and d["staleness_ms"] is not None]
         coverage: Document = {
@@ -220,12 +265,16 @@ class WatchHub:
                 figures["canary"] = canary
             for name, document in figures.items():
                 if document != self._figures.get(name):
-                    self._tell(name, document)
+                    changes.append(Change(name, document))
             self._figures = figures
+        return changes
 
-    def _tell(self, name: str, document: Document) -> None:
+    def _tell(self, change: Change) -> None:
         self._number += 1
-        frames = {fleet: self._frame(name, document, fleet) for fleet in {w.fleet for w in self._watchers}}
+        frames = {
+            fleet: self._frame(change.name, change.document, fleet)
+            for fleet in {w.fleet for w in self._watchers}
+        }
         for watcher in self._watchers:
             frame = frames[watcher.fleet]
             if frame and not watcher.offer(frame):

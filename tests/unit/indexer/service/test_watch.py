@@ -83,14 +83,16 @@ async def test_a_watcher_is_told_the_present_state_and_then_each_change() -> Non
         assert last is not None
 
 
-async def test_tenants_see_no_faults_and_strangers_nothing() -> None:
+async def test_tenants_see_no_faults_epochs_or_positions_and_strangers_nothing() -> None:
     _, made = fleet()
     made.view.streams[made.view.registry.current["w0", 0]].state.fault = "seq 3 to 4 missing"
     async with served(made) as port:
         url = f"http://127.0.0.1:{port}"
         async with RouterClient(url, token="acme") as tenant, aclosing(tenant.watch()) as events:
             shown = await up_to(events, "current")
-        assert all("fault" not in e.data for e in shown if e.name == "stream")
+        assert {e.name for e in shown} == {"hello", "stream", "coverage", "current"}
+        told = {"worker", "dp_rank", "state", "staleness_ms"}
+        assert all(set(e.data) == told for e in shown if e.name == "stream")
         async with RouterClient(url, token="router") as router, aclosing(router.watch()) as events:
             shown = await up_to(events, "current")
         assert {e.data["fault"] for e in shown if e.name == "stream"} == {None, "seq 3 to 4 missing"}
@@ -149,11 +151,56 @@ async def test_a_watcher_that_does_not_read_is_cut_off(monkeypatch: pytest.Monke
                 turns += 1
                 for at in range(50):
                     state.fault = f"{turns}.{at} " + "x" * 1_500
-                    made.watch._survey()
+                    for change in made.watch._survey():
+                        made.watch._tell(change)
                 return len(made.watch) == 0
 
             await until(dropped)
         assert made.watch.dropped >= 1
+
+
+async def test_a_reader_that_reads_keeps_up_with_a_change_of_a_whole_large_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "MAX_BUFFERED", 40)
+    monkeypatch.setattr(watch, "CHUNK", 10)
+    world = World()
+    hooks = [world.join(f"w{n}") for n in range(150)]
+    world.round(*hooks)
+    made = service(world=world)
+    async with (
+        served(made) as port,
+        RouterClient(f"http://127.0.0.1:{port}") as client,
+        aclosing(client.watch()) as events,
+    ):
+        await up_to(events, "current")
+        for stream in made.view.streams.values():
+            stream.state.fault = "all at once"
+        faults: set[str] = set()
+        async with asyncio.timeout(10):
+            async for event in events:
+                assert event.name != "end"
+                if event.name == "stream" and event.data["fault"]:
+                    faults.add(event.data["worker"])
+                if len(faults) == len(hooks):
+                    break
+    assert made.watch.dropped == 0
+
+
+async def test_watchers_are_told_when_the_survey_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, made = fleet()
+    async with served(made) as port, RouterClient(f"http://127.0.0.1:{port}", token="operator") as client:
+        async with aclosing(client.watch()) as events:
+            await up_to(events, "current")
+
+            def fails(*_: object) -> None:
+                raise KeyError("some fault")
+
+            monkeypatch.setattr(watch, "survey", fails)
+            assert (await up_to(events, "end"))[-1].data == {"reason": "failed"}
+            monkeypatch.undo()
+        async with aclosing(client.watch()) as events:
+            await up_to(events, "current")
 
 
 def test_a_slow_watcher_is_told_so_and_its_buffer_is_bounded() -> None:
