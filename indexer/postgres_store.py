@@ -28,6 +28,8 @@ from indexer.store import (
     UsageRow,
 )
 
+REBUILD_NAME = "kvledger rebuild"
+"""The application name of the session that switches the index."""
 BLOCKED_AFTER_S = 2.0
 """How long a claim waits for the old owner's transaction before it ends that backend."""
 
@@ -119,13 +121,17 @@ class PostgresStore:
         )
 
     async def _end_blocker(self, waiting: int) -> None:
-        """The old owner may hang inside a transaction for good: whoever blocks the claim is ended."""
+        """The old owner may hang inside a transaction for good: whoever blocks the claim is ended, but not a
+        rebuild, which switches in a moment and is ended by PostgreSQL if it hangs."""
         while True:
             await asyncio.sleep(BLOCKED_AFTER_S)
             connection = await connect(self._dsn, name=f"{self._name} claim")
             try:
                 await connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM unnest(pg_blocking_pids($1)) AS pid", waiting
+                    """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                       WHERE pid = ANY (pg_blocking_pids($1)) AND application_name IS DISTINCT FROM $2""",
+                    waiting,
+                    REBUILD_NAME,
                 )
             finally:
                 await connection.close(timeout=2)

@@ -23,14 +23,20 @@ from events.chain import sha256
 from events.errors import KvledgerError
 from events.fold.digest import index_digest
 from events.fold.registry import Registry
-from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
+from events.kafka.connection import (
+    KafkaConnection,
+    LogTail,
+    LogTruncatedError,
+    LogUnavailableError,
+    RawRecord,
+)
 from events.keyring import KeyRing
 from events.topic import EVENTS
 from indexer import copy_sql, rebuild_schema
 from indexer.applier import UNSTORABLE
 from indexer.database import REFUSED, UNAVAILABLE, connect
 from indexer.partition_log import PartitionLog
-from indexer.postgres_store import PostgresStore, read_digest
+from indexer.postgres_store import REBUILD_NAME, PostgresStore, read_digest
 from indexer.rebuild_difference import Differences, find_differences
 from indexer.rebuild_fold import PartitionRebuild
 from indexer.rebuild_schema import FRESH
@@ -38,7 +44,7 @@ from indexer.store import StoreRefusedError, StoreUnavailableError
 
 ADVISORY_LOCK = 0x6B766C7265
 SPANS_AT_ONCE = 50_000
-FOLLOW_ROUNDS = 5
+FOLLOW_ROUNDS = 20
 NEAR_RECORDS = 500
 """The last records, which are followed while the indexer waits."""
 STILL_AFTER_S = 30.0
@@ -102,8 +108,9 @@ class RebuildReport:
 
 
 class Rebuild:
-    """One run. `registry` is as of the log's end; `refused` maps a partition to the offsets of the records
-    that the dead letters call unstorable."""
+    """One run. `catch_up` reads kv.control into `registry` up to the end that it has when called: workers
+    register while a rebuild runs. `refused` maps a partition to the offsets of the records that the dead
+    letters call unstorable."""
 
     def __init__(
         self,
@@ -112,13 +119,14 @@ class Rebuild:
         log: PartitionLog,
         registry: Registry,
         *,
+        catch_up: Callable[[], Awaitable[None]],
         keyring: KeyRing,
         refused: Mapping[int, frozenset[int]],
         monotonic_s: Callable[[], float],
         progress: Callable[[Progress], None],
     ) -> None:
         self._dsn, self._kafka, self._log, self._registry = dsn, connection, log, registry
-        self._keyring, self._refused = keyring, refused
+        self._catch_up, self._keyring, self._refused = catch_up, keyring, refused
         self._monotonic_s, self._progress = monotonic_s, progress
         self._topic = connection.topic(EVENTS)
         self._tails: dict[int, LogTail] = {}
@@ -148,10 +156,10 @@ class Rebuild:
         self, stack: AsyncExitStack, accept: Callable[[Comparison], Awaitable[bool]]
     ) -> RebuildReport:
         begun_s = self._monotonic_s()
-        admin = await self._connect(stack, "kvledger rebuild", None)
+        admin = await self._connect(stack, REBUILD_NAME, None)
         if not await admin.fetchval("SELECT pg_try_advisory_lock($1)", ADVISORY_LOCK):
             raise RebuildRunningError("another rebuild of this database is under way")
-        fresh = await self._connect(stack, "kvledger rebuild rows", FRESH)
+        fresh = await self._connect(stack, f"{REBUILD_NAME} rows", FRESH)
         ids = await rebuild_schema.create(fresh)
         starts, ends, uncompared = await self._look(admin)
         self._parts = {
@@ -251,7 +259,8 @@ class Rebuild:
 
     async def _read(self, number: int, at: int, target: int) -> list[RawRecord]:
         """The next records before `target`; none means that aborted transactions are all there is up to it.
-        Later ones are kept for the next call."""
+        Later ones are kept for the next call. Whose their streams are is known: kv.control is read up to an end
+        that it had after they were received."""
         records = self._left.pop(number, [])
         tail = self._tails.get(number)
         if tail is None:
@@ -265,6 +274,10 @@ class Rebuild:
                 raise LogUnavailableError(
                     f"{self._topic}[{number}] gives nothing at {at}, {target} is wanted"
                 )
+        try:
+            await self._catch_up()
+        except LogTruncatedError as error:
+            raise RebuildError(f"{error}; begin again") from error
         wanted = [record for record in records if record.offset < target]
         if len(wanted) < len(records):
             self._left[number] = records[len(wanted) :]
@@ -339,12 +352,16 @@ class Rebuild:
         follower = _Follower(self, PostgresStore(self._dsn, keyring=self._keyring, schema=FRESH), self._topic)
         stack.push_async_callback(follower.store.close)
         await follower.start(self._parts)
-        for _ in range(FOLLOW_ROUNDS):
-            if await follower.follow(await self._wanted(admin)) < NEAR_RECORDS:
-                break
+
+        async def follow() -> int:
+            return await follower.follow(await self._wanted(admin))
+
+        await draw_near(follow)
         self._progress(Progress("switching", 0, 1))
         async with admin.transaction():
             await admin.execute(f"SET LOCAL lock_timeout = '{HOLD_TIMEOUT}'")
+            # Nobody ends a rebuild that holds the positions, so it must not hang with them.
+            await admin.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLD_TIMEOUT}'")
             await follower.follow(await self._positions(admin, "FOR UPDATE"))
             await follower.store.close()
             await rebuild_schema.switch(admin)
@@ -368,6 +385,20 @@ class Rebuild:
             if number not in self._stored:
                 wanted[number] = (await self._log.bounds(self._topic, number))[1]
         return wanted
+
+
+async def draw_near(follow: Callable[[], Awaitable[int]]) -> None:
+    """Follows (each call returns how many records had come) until few are left to follow under the lock.
+    Raises RebuildError if they come faster."""
+    count = 0
+    for _ in range(FOLLOW_ROUNDS):
+        count = await follow()
+        if count < NEAR_RECORDS:
+            return
+    raise RebuildError(
+        f"{count} records came while the last ones were followed, fewer than {NEAR_RECORDS} are needed to "
+        "switch: rebuild again when less is written"
+    )
 
 
 class _Follower:

@@ -60,8 +60,8 @@ class PartitionRebuild:
 
     `spans` is appended to and is for the caller to take and empty. `refused` are the offsets of records that
     the indexer passed without their content because PostgreSQL couldn't hold it: they are passed here too.
-    With a `registry`, which must have been read to the end of kv.control before the log's end was looked at,
-    streams of nobody are bounded as the indexer bounds them.
+    With a `registry`, streams of nobody are bounded as the indexer bounds them; before a record is folded it
+    must have been read up to an end that kv.control had after the record was received.
     """
 
     def __init__(

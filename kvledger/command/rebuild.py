@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from events.fold.registry import Registry
+    from events.kafka.connection import KafkaConnection
+    from events.kafka.control import ControlTail
     from events.keyring import KeyRing
     from indexer.rebuild import Comparison, Progress, RebuildReport
 
@@ -53,15 +55,37 @@ async def run_rebuild(
     settings: Settings, dsn: str, *, accept: bool, progress: Callable[[Progress], None]
 ) -> RebuildReport:
     """The whole command but its output. Raises CommandError."""
+    from events.fold.registry import Registry
+    from events.kafka.control import ControlTail
+    from events.signing import verify
+    from kvledger.control import connection
+
+    at = connection(settings)
+    control = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns)
+    try:
+        return await _rebuild(settings, dsn, at, control, accept=accept, progress=progress)
+    finally:
+        await control.stop()
+
+
+async def _rebuild(
+    settings: Settings,
+    dsn: str,
+    at: KafkaConnection,
+    control: ControlTail,
+    *,
+    accept: bool,
+    progress: Callable[[Progress], None],
+) -> RebuildReport:
     from events.kafka.connection import LogUnavailableError
     from events.topic import EVENTS
     from indexer.partition_log import KafkaPartitionLog
     from indexer.rebuild import Rebuild, RebuildError, read_refused
     from indexer.store import StoreRefusedError, StoreUnavailableError
-    from kvledger.control import connection, or_unavailable, read_registry, require_log
+    from kvledger.control import or_unavailable, require_log
 
-    at = connection(settings)
-    registry = await or_unavailable(lambda: read_registry(at))
+    registry = control.registry
+    await or_unavailable(control.catch_up)
     require_log(registry)
     refused = await or_unavailable(lambda: read_refused(at, at.topic(EVENTS)))
 
@@ -76,6 +100,7 @@ async def run_rebuild(
         at,
         partition_log,
         registry,
+        catch_up=control.catch_up,
         keyring=ring_of(settings),
         refused=refused,
         monotonic_s=time.monotonic,

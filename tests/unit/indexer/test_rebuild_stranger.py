@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import pytest
+
 from events.fold.digest import index_digest
 from events.fold.registry import Registry
 from events.ids import EvictReason
-from events.kafka.connection import RawRecord
+from events.kafka.connection import KafkaConnection, LogTail, RawRecord
+from events.keyring import KeyRing
 from events.model.part import BlockEvicted
 from events.signing import verify
+from indexer.partition_log import PartitionLog
+from indexer.rebuild import NEAR_RECORDS, Rebuild, RebuildError, draw_near
 from indexer.rebuild_fold import PartitionRebuild, RowIds
 from indexer.stranger import StrangerLimits
 from tests.support.log import ControlLog, StreamBuilder, block, declared, opened, stored
@@ -59,3 +66,61 @@ def test_a_rebuild_forgets_at_its_end_whom_control_has_passed_since() -> None:
     registry.fold(number, *log.records[number])
     part.prune(registry)
     assert (part.states, part.names, list(part.copies())) == ([], {}, [])
+
+
+class ReceivedTail:
+    """All records at once."""
+
+    def __init__(self, records: list[RawRecord]) -> None:
+        self.records = records
+
+    async def fetch(self, **_: int) -> list[RawRecord]:
+        records, self.records = self.records, []
+        return records
+
+
+async def test_workers_that_register_while_a_rebuild_runs_are_nobody_s_at_no_time() -> None:
+    log = ControlLog()
+    registry = Registry(verify)
+
+    async def catch_up() -> None:
+        for offset in range(registry.next_offset, len(log.records)):
+            registry.fold(offset, *log.records[offset])
+
+    await catch_up()
+    builders = [
+        StreamBuilder(f"w{number}", epoch_no=log.register(f"w{number}")) for number in range(BOUND + 9)
+    ]
+    values = [one.seal(opened(), events=[declared(), stored([block(one.worker)])]).value for one in builders]
+    records = [RawRecord(TOPIC, 0, at, None, value, None, 0) for at, value in enumerate(values)]
+    run = Rebuild(
+        "",
+        KafkaConnection("127.0.0.1:1"),
+        cast(PartitionLog, None),
+        registry,
+        catch_up=catch_up,
+        keyring=KeyRing({}),
+        refused={},
+        monotonic_s=lambda: 0.0,
+        progress=lambda _: None,
+    )
+    part = run._parts[0] = PartitionRebuild(0, 0, RowIds(), registry=registry)
+    run._tails[0] = cast(LogTail, ReceivedTail(records))
+    await run._fold_to({0: len(records)}, None)
+    assert len(part.states) == BOUND + 9
+    assert index_digest(part.states, registry) == index_digest(fold(records).values(), registry)
+
+
+async def test_a_rebuild_doesn_t_lock_an_index_that_it_can_t_come_near_to() -> None:
+    rounds: list[int] = []
+
+    async def follow() -> int:
+        rounds.append(NEAR_RECORDS)
+        return NEAR_RECORDS - (len(rounds) > most)
+
+    most = 3
+    await draw_near(follow)
+    assert len(rounds) == 4
+    most = 10**6
+    with pytest.raises(RebuildError, match="records came"):
+        await draw_near(follow)
