@@ -97,7 +97,7 @@ def lines_of(figures: Figures | None) -> list[str]:
 
 def _canary(canary: dict[str, float]) -> str:
     if not canary.get("running"):
-        return "not running; the lookup service's log and /v1/watermarks say why"
+        return "starting, or off: /v1/watermarks says which and why"
     measured, reported = (
         canary.get(f"{name}_staleness_seconds", math.nan) for name in ("measured", "reported")
     )
