@@ -118,8 +118,8 @@ def simulate(
     settings = load_settings()
     log_to_file(settings.home, "simulate")
     if tried:
-        if trace is not None or stay:
-            raise CommandError("--trace and --stay don't go with --fault, --seeds or --matrix")
+        if stay:
+            raise CommandError("--stay doesn't go with --fault, --seeds or --matrix")
         asked = trial.Asked(
             tuple(fault or ()),
             seeds,
@@ -130,6 +130,7 @@ def simulate(
             bound,
             matrix,
             history,
+            trace,
         )
         trial.run(settings, plan, asked, console, as_json=as_json)
         return

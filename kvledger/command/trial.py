@@ -39,6 +39,7 @@ class Asked:
     bound_ms: float | None
     matrix: bool
     histories: Path | None = None
+    trace: Path | None = None
 
 
 def check(path: Path, console: Console, *, as_json: bool) -> None:
@@ -109,7 +110,9 @@ def run(settings: Settings, plan: FleetPlan, asked: Asked, console: Console, *, 
         seeds = read_seeds(asked.seeds or ("1-10" if asked.matrix else str(asked.seed)))
         rows = [(name,) for name in MATRIX] if asked.matrix else [asked.faults or ("healthy",)]
         bound_ms = BOUND_MS if asked.bound_ms is None else asked.bound_ms
-        scenarios = [scenario_of(names, plan, rate=asked.rate, bound_ms=bound_ms) for names in rows]
+        scenarios = [
+            scenario_of(names, plan, rate=asked.rate, bound_ms=bound_ms, trace=asked.trace) for names in rows
+        ]
     except KvledgerError as error:
         raise CommandError(str(error), advice="see `kvledger simulate --list-faults`") from error
     if asked.histories is not None:

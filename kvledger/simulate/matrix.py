@@ -40,8 +40,13 @@ def read_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def scenario_of(names: tuple[str, ...], plan: FleetPlan, *, rate: float, bound_ms: float) -> Scenario:
-    """Those faults in turn on that fleet. Raises UnknownFaultError, UnsuitablePlanError."""
+def scenario_of(
+    names: tuple[str, ...], plan: FleetPlan, *, rate: float, bound_ms: float, trace: Path | None = None
+) -> Scenario:
+    """Those faults in turn on that fleet, under a generated workload or a trace.
+
+    Raises UnknownFaultError, UnsuitablePlanError.
+    """
     make_faults(names)
     return Scenario(
         name="+".join(names),
@@ -49,6 +54,7 @@ def scenario_of(names: tuple[str, ...], plan: FleetPlan, *, rate: float, bound_m
         make_faults=lambda: make_faults(names),
         rate=rate,
         bound_ms=bound_ms,
+        trace=trace,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kvledger.simulate.fault import Fault
 from kvledger.simulate.fleet_plan import FleetPlan
@@ -30,3 +31,5 @@ class Scenario:
     warm_up_s: float = 1.5
     pause_s: float = 0.5
     workload: WorkloadSettings = field(default=TRIAL_WORK)
+    trace: Path | None = None
+    """A recorded trace instead of the workload, whose tenants get its requests; the trial ends with it."""

@@ -22,7 +22,7 @@ from kvledger.simulate.replay import Replay, ReplayPace
 from kvledger.simulate.report import percentile
 from kvledger.simulate.rest import RestClient
 from kvledger.simulate.scenario import Scenario
-from kvledger.simulate.trace import TraceRequest
+from kvledger.simulate.trace import TraceRequest, read_trace, survey_trace
 from kvledger.simulate.trial_report import TrialReport
 from kvledger.simulate.trouble.probe import Probe
 from kvledger.simulate.workload import generate
@@ -121,17 +121,17 @@ async def run_trial(
     `requests`, at least until each fault has struck once. `history`: all is recorded there for
     `kvledger.simulate.recheck`.
 
-    Raises LogUnavailableError, KeyFileError, CommandError while another simulation runs on that home; what
+    Raises TraceError, LogUnavailableError, KeyFileError, CommandError while another simulation runs on that home; what
     goes wrong in the fleet itself is in the report's `failed`.
     """
-    work = replace(scenario.workload, seed=seed)
+    tenants, work = _work(scenario, seed)
     rest = RestClient(f"http://127.0.0.1:{settings.lookup_port}", connections=CONNECTIONS)
     log = LogEnd(settings)
     await log.mark()
     begun_s = time.monotonic()
     record = History(history)
     try:
-        async with running_fleet(settings, scenario.plan, tuple(work.tenants)) as fleet:
+        async with running_fleet(settings, scenario.plan, tenants) as fleet:
             fleet.submitted = []
             truth = fleet.truth
             checker = Checker(truth, transit_ms=TRANSIT_MS, history=record)
@@ -149,7 +149,7 @@ async def run_trial(
             failed, lost, folds = "", list[str](), dict[str, int]()
             begun_ns = truth.now_ns()
             try:
-                await trial.run(replay, generate(work))
+                await trial.run(replay, work)
                 lost, folds = await _compare(arena, log)
             except* KvledgerError as group:
                 failed = "; ".join(str(error) for error in group.exceptions)
@@ -185,6 +185,15 @@ async def run_trial(
     finally:
         record.close()
         await rest.close()
+
+
+def _work(scenario: Scenario, seed: int) -> tuple[tuple[str, ...], Iterator[TraceRequest]]:
+    """Whose requests, and the requests. A trace is read to its end first: what is wrong with it shows here."""
+    work = replace(scenario.workload, seed=seed)
+    if scenario.trace is None:
+        return tuple(work.tenants), generate(work)
+    survey = survey_trace(scenario.trace, tenants=work.tenants)
+    return survey.tenants, read_trace(scenario.trace, tenants=work.tenants)
 
 
 async def _compare(arena: Arena, log: LogEnd) -> tuple[list[str], dict[str, int]]:

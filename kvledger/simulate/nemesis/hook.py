@@ -120,7 +120,7 @@ class KillWorker:
 
 @dataclass(slots=True)
 class StopWorker:
-    """An engine behind a bridge is stuck in a step for 1 to 6 s: it neither tells nor finishes anything."""
+    """An engine behind a bridge is stuck in a step for 1 to 6 s, or stopped: then replay doesn't answer either."""
 
     bridged: Bridged
     stop_s: tuple[float, float] = STOP_S
@@ -134,14 +134,19 @@ class StopWorker:
         """Raises UnrepairedError."""
         one = arena.rng.choice(self.bridged.workers)
         length_s = arena.rng.uniform(*self.stop_s)
+        stopped = arena.rng.random() < 0.5
+        publisher = one.worker.publisher
+        assert publisher is not None
 
         async def act() -> str:
             one.worker.hold()
+            publisher.faults.deaf = stopped
             try:
                 await asyncio.sleep(length_s)
             finally:
+                publisher.faults.deaf = False
                 one.worker.release()
-            return f"the engine of {one.name} was stuck for {length_s:.1f} s"
+            return f"the engine of {one.name} was {'stopped' if stopped else 'stuck'} for {length_s:.1f} s"
 
         async def whole() -> str:
             return await answers_complete(arena)
