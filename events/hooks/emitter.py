@@ -57,11 +57,14 @@ class _Lane:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     single: bool = False
+    newest: int = -1
 
 
 class Emitter:
     """One for a process, whatever the number of streams. `lost` is told of a record that was accepted but
-    that the broker refuses for good (too large): its stream has a hole."""
+    that the broker refuses for good (too large): its stream has a hole. `truncated` is told of a partition that
+    acknowledges at or below an offset which it has acknowledged before: an unclean election cut its end off, so
+    every stream there may have a hole that no reader sees who had read on."""
 
     def __init__(
         self,
@@ -69,11 +72,13 @@ class Emitter:
         *,
         limits: EmitterLimits | None = None,
         lost: Callable[[SealedRecord], None] | None = None,
+        truncated: Callable[[int], None] | None = None,
     ) -> None:
         self.counts = EmitterCounts()
         self._topic = connection.topic(EVENTS)
         self._limits = limits or EmitterLimits()
         self._lost = lost
+        self._truncated = truncated
         self._producer = RebuiltProducer(
             connection, client_id="kvledger-hook", max_batch_bytes=MAX_BATCH_BYTES
         )
@@ -165,7 +170,7 @@ class Emitter:
             if delivered.cancelled():
                 # By the client itself, as it can with its broker away; we were not.
                 raise TimeoutError
-            delivered.result()
+            self._acknowledged(lane, delivered.result(), count)
         except MessageSizeTooLargeError:
             # The refused batch has used sequence numbers of this producer, which can't go on behind it.
             await self._producer.failed(life)
@@ -183,8 +188,19 @@ class Emitter:
             for _ in range(count):
                 self._forget(lane.records.popleft())
 
-    async def _deliver(self, producer: Any, builder: Any, partition: int) -> None:
-        await (await producer.send_batch(builder, self._topic, partition=partition))
+    async def _deliver(self, producer: Any, builder: Any, partition: int) -> int:
+        """The offset of the batch's first record; -1 where the broker doesn't say."""
+        delivered = await (await producer.send_batch(builder, self._topic, partition=partition))
+        return -1 if delivered is None else int(delivered.offset)
+
+    def _acknowledged(self, lane: _Lane, first: int, count: int) -> None:
+        if first < 0:
+            return
+        cut, lane.newest = first <= lane.newest, first + count - 1
+        if cut:
+            LOG.error("partition %d has lost records that it had acknowledged", lane.partition)
+            if self._truncated is not None:
+                self._truncated(lane.partition)
 
     def _give_up(self, lane: _Lane) -> None:
         record = lane.records.popleft()

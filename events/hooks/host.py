@@ -127,7 +127,9 @@ class HookHost:
         except KvledgerError:
             await self._control.stop()
             raise
-        self.emitter = Emitter(self._connection, limits=self._pace.emitter, lost=self._on_lost)
+        self.emitter = Emitter(
+            self._connection, limits=self._pace.emitter, lost=self._on_lost, truncated=self._on_truncated
+        )
         self._signals = SignalTail(self._connection, self._on_resync)
         self._pulser = Pulser(
             self._connection,
@@ -249,6 +251,12 @@ class HookHost:
     def _on_resync(self, request: ResyncRequested) -> None:
         for hook in self.hooks.get(request.worker, ()):
             hook.resync(request)
+
+    def _on_truncated(self, partition: int) -> None:
+        for hook in self._all():
+            registration = None if hook.stream is None else self.registry.registration_of(hook.stream)
+            if registration is not None and registration.body.partition == partition:
+                hook.repair.ask()
 
     def _on_lost(self, record: SealedRecord) -> None:
         for hook in self.hooks.get(record.stream.worker, ()):
