@@ -63,5 +63,5 @@ async def test_a_services_own_page_is_understood() -> None:
     async with browser(service()) as http:
         found = parse((await http.get("/metrics")).text)
     assert found.held["copies"] == (10.0, 20_000_000.0)
-    assert lines_of(found)[0].startswith("Canary     not running")
+    assert lines_of(found)[0].startswith("Canary     starting, or off")
     json.dumps(document_of(found), allow_nan=False)
