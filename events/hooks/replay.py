@@ -8,6 +8,7 @@ records it could not encode. The client makes one honest answer of it, in bounde
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from dataclasses import dataclass
 from typing import Self
@@ -145,7 +146,8 @@ class ReplayClient:
                     left_s = (deadline if received else first_by) - loop.time()
                     if received:
                         left_s = min(left_s, self._idle_timeout_s)
-                    if left_s <= 0 or not await socket.poll(max(1, int(left_s * 1000))):
+                    # Rounded up: a wait that ends before its time would have the question put once more.
+                    if left_s <= 0 or not await socket.poll(math.ceil(left_s * 1000)):
                         return received, False
                     continue
                 taken += 1

@@ -126,10 +126,11 @@ async def test_confirmation_returns_newer_messages_once() -> None:
 
 
 async def test_confirmation_asks_from_the_newest_record_held() -> None:
-    async with FakeEngine() as engine, ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
-        await publish(engine, 3)
-        await source.confirm(LONG_S)
-        await source.confirm(LONG_S)
+    async with FakeEngine() as engine:
+        await publish(engine, 3)  # Before anybody subscribes, so that nothing is held at first.
+        async with ZmqSource(engine.endpoint, engine.replay_endpoint) as source:
+            await source.confirm(LONG_S)
+            await source.confirm(LONG_S)
         assert engine.replay_questions == [0, 2]
 
 
@@ -585,6 +586,22 @@ async def test_late_answer_to_an_old_question_is_not_taken_for_a_new_one() -> No
     context.term()
     assert answer.records == (EngineMessage("kv", 7, b"record"),)
     assert answer.complete
+
+
+async def test_unanswered_question_is_put_twice_and_no_more() -> None:
+    context = zmq.asyncio.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client:
+            for number in range(12):
+                assert not (await client.ask(number, 0.1 + number / 5000)).complete
+                for _ in range(2):
+                    assert (await router.recv_multipart())[-1] == struct.pack(">Q", number)
+                assert not await router.poll(20)
+    finally:
+        router.close(linger=0)
+        context.term()
 
 
 async def test_captured_stream_with_restarts_arrives_whole() -> None:
