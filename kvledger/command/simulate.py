@@ -99,7 +99,7 @@ def simulate(
 
     from kvledger.command import soak as soaking
     from kvledger.command import trial
-    from kvledger.demonstration.run import log_to_file
+    from kvledger.stack.own import log_to_file
 
     console = Console(stderr=as_json, highlight=False)
     if list_faults:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from pydantic import SecretStr
 
 from kvledger.demonstration import bound, deletion, loss, quota, restart
 from kvledger.demonstration.cast import BOUND_MS, Cast
@@ -29,6 +25,7 @@ from kvledger.simulate.routing import HitRate, simulate_round_robin
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.visibility import VisibilityProbe
 from kvledger.stack import session
+from kvledger.stack.own import FREE_PORTS, in_force, log_to_file
 from kvledger.stack.plan import Extent
 from kvledger.stack.state import Endpoints, Home
 
@@ -82,16 +79,7 @@ def own_stack(settings: Settings) -> Settings:
 
     Raises CommandError while another demonstration runs there.
     """
-    mine = settings.model_copy(
-        update={
-            "home": settings.home / "demo",
-            "kafka_port": 0,
-            "kafka_controller_port": 0,
-            "postgres_port": 0,
-            "lookup_port": 0,
-            "postgres_fsync": False,
-        }
-    )
+    mine = settings.model_copy(update={**FREE_PORTS, "home": settings.home / "demo"})
     if not settings.home.exists():
         # So that `kvledger down --wipe` knows the folder as ours even if nothing else was ever started here.
         settings.home.mkdir(parents=True)
@@ -107,15 +95,6 @@ def own_stack(settings: Settings) -> Settings:
     return mine
 
 
-def log_to_file(home: Path, name: str) -> None:
-    """Warnings of this process go where those of the stack's others are, and not between the scenes."""
-    path = Home(home).log(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=path, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-
-
 def run_demo(settings: Settings, plan: DemoPlan, stage: Stage) -> RunSummary:
     """Runs it all; interrupted at any moment it leaves no process behind.
 
@@ -129,7 +108,7 @@ def run_demo(settings: Settings, plan: DemoPlan, stage: Stage) -> RunSummary:
     with session.running_stack(mine, extent=Extent.ALL, progress=lambda line: stage.say(f"  {line}")) as at:
         stage.say(f"  ready after {time.monotonic() - began_s:.1f} s: lookup service at {at.lookup_url}")
         try:
-            summary = asyncio.run(_perform(_in_force(mine, at), at, plan, stage, comparison))
+            summary = asyncio.run(_perform(in_force(mine, at), at, plan, stage, comparison))
         except KeyboardInterrupt:
             stage.say("Interrupted; stopping everything …")
             raise
@@ -137,16 +116,6 @@ def run_demo(settings: Settings, plan: DemoPlan, stage: Stage) -> RunSummary:
         stage.say("Stopping …")
     stage.say(f"Logs and data stay in {mine.home} until the next demonstration; all processes have ended.")
     return summary
-
-
-def _in_force(settings: Settings, at: Endpoints) -> Settings:
-    return settings.model_copy(
-        update={
-            "kafka": at.kafka,
-            "database_url": SecretStr(at.database_url),
-            "lookup_port": at.lookup_port,
-        }
-    )
 
 
 async def _perform(

@@ -14,23 +14,14 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from kvledger.settings import Settings
+from kvledger.stack.own import ALL_OWN
 
 TEMPLATE = "kvledger_template"
 
 
 def stack_settings(home: Path, **overrides: Any) -> Settings:
     """Settings of a stack of one's own: every port free, nothing taken from the environment."""
-    chosen: dict[str, Any] = {
-        "home": home,
-        "kafka": None,
-        "database_url": None,
-        "kafka_port": 0,
-        "kafka_controller_port": 0,
-        "postgres_port": 0,
-        "lookup_port": 0,
-        "postgres_fsync": False,
-    }
-    return Settings(**{**chosen, **overrides})
+    return Settings(**{**ALL_OWN, "home": home, **overrides})
 
 
 def run_async(work: Coroutine[Any, Any, None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import shutil
@@ -14,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from pydantic import SecretStr
 
 from events.errors import KvledgerError
 from kvledger.settings import Settings
@@ -40,9 +37,9 @@ from kvledger.simulate.replay import Replay, ReplayPace
 from kvledger.simulate.rest import RestClient
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.workload import WorkloadSettings, generate
+from kvledger.stack.own import ALL_OWN, in_force, log_to_file
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
-from kvledger.stack.state import Home
 
 BOUNDS_MS: tuple[float | None, ...] = (500.0, 500.0, 500.0, 750.0, 1000.0, 2000.0, 10_000.0, None)
 MEASURED_MS = 500.0
@@ -214,38 +211,15 @@ def run_soak(settings: Settings, plan: SoakPlan, progress: Progress) -> SoakRepo
     when it can't begin.
     """
     home = Path(tempfile.mkdtemp(prefix="kvledger-soak-"))
-    mine = settings.model_copy(
-        update={
-            "home": home,
-            "kafka": None,
-            "database_url": None,
-            "kafka_port": 0,
-            "kafka_controller_port": 0,
-            "postgres_port": 0,
-            "lookup_port": 0,
-            "postgres_fsync": False,
-        }
-    )
-    Home(home).logs.mkdir()
-    logging.basicConfig(
-        filename=Home(home).log("soak"),
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    mine = settings.model_copy(update={**ALL_OWN, "home": home})
+    log_to_file(home, "soak")
     keep = True
     try:
         with (
             _environment(clock.environment(home)),
             running_stack(mine, extent=Extent.ALL, progress=progress) as at,
         ):
-            in_force = mine.model_copy(
-                update={
-                    "kafka": at.kafka,
-                    "database_url": SecretStr(at.database_url),
-                    "lookup_port": at.lookup_port,
-                }
-            )
-            report = asyncio.run(_perform(in_force, at.lookup_url, plan, progress))
+            report = asyncio.run(_perform(in_force(mine, at), at.lookup_url, plan, progress))
         keep = report.violations > 0
         return report if keep else replace(report, home="")
     except KeyboardInterrupt:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from events.ids import StreamStatus
 from kvledger.command.index import _digest
@@ -24,6 +23,7 @@ from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.replay import Replay, ReplayPace
 from kvledger.simulate.rest import RestClient, RestError
 from kvledger.simulate.workload import WorkloadSettings, generate
+from kvledger.stack.own import in_force
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import read_running, running_stack
 from kvledger.stack.state import Endpoints, Home, ServiceState
@@ -40,17 +40,11 @@ SERVICES = ("indexer", "serve", "controller", "postgres", "kafka")
 async def test_killing_each_process_once_changes_nothing(tmp_path: Path) -> None:
     settings = stack_settings(tmp_path / "home")
     with running_stack(settings, extent=Extent.ALL) as at:
-        in_force = settings.model_copy(
-            update={
-                "kafka": at.kafka,
-                "database_url": SecretStr(at.database_url),
-                "lookup_port": at.lookup_port,
-            }
-        )
+        told = in_force(settings, at)
         rest = RestClient(at.lookup_url)
         try:
-            async with running_fleet(in_force, PLAN, TENANTS) as fleet:
-                await _through_all(in_force, at, fleet, rest)
+            async with running_fleet(told, PLAN, TENANTS) as fleet:
+                await _through_all(told, at, fleet, rest)
         finally:
             await rest.close()
 
