@@ -198,9 +198,7 @@ def make_plane(
         """Orders a deletion; 201 with a signed receipt, 200 for a repeated Idempotency-Key."""
         principal = caller(request, CallerRole.OPERATOR, CallerRole.TENANT)
         body = await _read(request, DeletionBody)
-        receipt = await desk.delete(body, principal, _key(idempotency_key))
-        response.status_code = 200 if receipt.repeated else 201
-        return receipt
+        return _told(response, await desk.delete(body, principal, _key(idempotency_key)))
 
     @app.get("/v1/deletions")
     async def deletions(request: Request) -> dict[str, Any]:
@@ -229,27 +227,29 @@ def make_plane(
         """Orders an invalidation (a model rollout, an integrity fault)."""
         principal = caller(request, CallerRole.OPERATOR)
         body = await _read(request, InvalidationBody)
-        receipt = await desk.invalidate(body, principal, _key(idempotency_key))
-        response.status_code = 200 if receipt.repeated else 201
-        return receipt
+        return _told(response, await desk.invalidate(body, principal, _key(idempotency_key)))
 
     @app.post("/v1/limits", status_code=201, response_model=Receipt)
     async def limit(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
         """Sets a tenant's limit on one tier and unit; a bound that isn't given is taken away."""
         principal = caller(request, CallerRole.OPERATOR)
-        receipt = await directives.limit(await _read(request, LimitBody), principal, _key(idempotency_key))
-        response.status_code = 200 if receipt.repeated else 201
-        return receipt
+        body = await _read(request, LimitBody)
+        return _told(response, await directives.limit(body, principal, _key(idempotency_key)))
 
     @app.post("/v1/fences", status_code=201, response_model=Receipt)
     async def fence(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
         """Fences a worker's rank in its present epoch, or in the epoch named: it is no longer eligible."""
         principal = caller(request, CallerRole.OPERATOR)
-        receipt = await directives.fence(await _read(request, FenceBody), principal, _key(idempotency_key))
-        response.status_code = 200 if receipt.repeated else 201
-        return receipt
+        body = await _read(request, FenceBody)
+        return _told(response, await directives.fence(body, principal, _key(idempotency_key)))
 
     return app
+
+
+def _told(response: Response, receipt: Receipt) -> Receipt:
+    """201 for what was written now, 200 for what had been under the same Idempotency-Key."""
+    response.status_code = 200 if receipt.repeated else 201
+    return receipt
 
 
 async def _one_of(giving: asyncio.Semaphore, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from kvledger.simulate.checker import Checker
+from kvledger.simulate.checker import CheckCounts, Checker
 from kvledger.simulate.fleet import Fleet
 from kvledger.simulate.fleet_plan import MODEL
 from kvledger.simulate.lookup import Credit, Exclusion, Lookup, Outcome, Verdict
@@ -28,21 +28,40 @@ TRANSIT_MS = 500.0
 
 @dataclass(slots=True)
 class Tally:
-    """What was asked and how it was judged. `excused`: right only because of a disturbance, a deletion, or
-    the horizon. `whys` holds the first faults in words."""
+    """What was asked, and by `judged`, which the checker counts, how it was judged. `whys` holds the first
+    faults in words. A lookup that is too early to be judged is asked all the same."""
 
+    judged: CheckCounts
     lookups: int = 0
     refused: int = 0
-    unknown_profile: int = 0
-    unanswered: int = 0
-    wrong_unflagged: int = 0
-    wrong_flagged: int = 0
-    unjustified_refusals: int = 0
-    unjustified_exclusions: int = 0
-    excused: int = 0
-    excluded: Counter[str] = field(default_factory=Counter)
     latency_ms: list[float] = field(default_factory=list)
     whys: list[str] = field(default_factory=list)
+
+    @property
+    def wrong_unflagged(self) -> int:
+        return self.judged.outcomes[Outcome.WRONG_UNFLAGGED]
+
+    @property
+    def wrong_flagged(self) -> int:
+        return self.judged.outcomes[Outcome.WRONG_FLAGGED]
+
+    @property
+    def unjustified_refusals(self) -> int:
+        return self.judged.outcomes[Outcome.UNJUSTIFIED_REFUSAL]
+
+    @property
+    def unjustified_exclusions(self) -> int:
+        return self.judged.outcomes[Outcome.UNJUSTIFIED_EXCLUSION]
+
+    @property
+    def excused(self) -> int:
+        """Right only because of a disturbance, a deletion, or the horizon."""
+        return self.judged.excused
+
+    @property
+    def excluded(self) -> Counter[str]:
+        """Entries that were left out, by reason."""
+        return self.judged.excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ class Asker:
     order in which answers come is the order in which they are judged."""
 
     def __init__(self, fleet: Fleet, rest: RestClient, checker: Checker) -> None:
-        self.tally = Tally()
+        self.tally = Tally(checker.counts)
         self._fleet = fleet
         self._rest = rest
         self._checker = checker
@@ -130,11 +149,8 @@ class Asker:
     ) -> None:
         tally = self.tally
         tally.lookups += 1
-        if status != 200:
-            tally.refused += 1
-            tally.unanswered += status == 0
+        tally.refused += status != 200
         if status == 404:
-            tally.unknown_profile += 1
             served_ns = self._first_served_ns.get(prompt.tenant)
             if served_ns is None or start_ns - served_ns < PROFILE_GRACE_MS * 1e6:
                 return
@@ -144,7 +160,6 @@ class Asker:
             size = prompt.block_size
             credits = [self._credit(match, size) for match in document["matches"]]
             exclusions = [_exclusion(entry) for entry in document["excluded"]]
-            tally.excluded.update(one.reason for one in exclusions)
         verdict = self._checker.check(
             Lookup(
                 reader=READER,
@@ -165,17 +180,12 @@ class Asker:
                 coverage=_coverage(document) if status == 200 else None,
             )
         )
-        self._count(verdict)
+        self._note(verdict)
 
-    def _count(self, verdict: Verdict) -> None:
+    def _note(self, verdict: Verdict) -> None:
         tally, outcome = self.tally, verdict.outcome
-        tally.excused += verdict.excused
         if outcome is Outcome.OK:
             return
-        tally.wrong_unflagged += outcome is Outcome.WRONG_UNFLAGGED
-        tally.wrong_flagged += outcome is Outcome.WRONG_FLAGGED
-        tally.unjustified_refusals += outcome is Outcome.UNJUSTIFIED_REFUSAL
-        tally.unjustified_exclusions += outcome is Outcome.UNJUSTIFIED_EXCLUSION
         if sum(why.startswith(outcome.value) for why in tally.whys) < WHYS_KEPT:
             since_s = (self._clock_ns() - self._began_ns) / 1e9
             tally.whys.append(f"{outcome.value} after {since_s:.1f} s: {verdict.why}")
