@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 from kvledger.simulate.fault import Arena, Strike
 from kvledger.simulate.nemesis.bridged import Bridged, BridgedWorker
@@ -43,9 +44,7 @@ class KillHook:
             self.kills += 1
             return f"SIGKILL to the bridge of {one.name}"
 
-        async def whole() -> str:
-            return await _new_epoch(arena, one, before)
-
+        whole = partial(_new_epoch, arena, one, before)
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
         )
@@ -75,9 +74,7 @@ class StopHook:
                 await asyncio.sleep(length_s)
             return f"SIGSTOP of the bridge of {one.name} for {length_s:.1f} s"
 
-        async def whole() -> str:
-            return await answers_complete(arena)
-
+        whole = partial(answers_complete, arena)
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
         )
@@ -110,9 +107,7 @@ class KillWorker:
             self.restarts += 1
             return f"the engine of {one.name} died and was back after {down_s:.1f} s"
 
-        async def whole() -> str:
-            return await _new_epoch(arena, one, before)
-
+        whole = partial(_new_epoch, arena, one, before)
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
         )
@@ -148,9 +143,7 @@ class StopWorker:
                 one.worker.release()
             return f"the engine of {one.name} was {'stopped' if stopped else 'stuck'} for {length_s:.1f} s"
 
-        async def whole() -> str:
-            return await answers_complete(arena)
-
+        whole = partial(answers_complete, arena)
         return await carry_out(
             arena, self.name, act, whole, deadline_s=self.deadline_s, excuses=True, worker=one.name
         )
