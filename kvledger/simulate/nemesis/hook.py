@@ -135,11 +135,10 @@ class StopWorker:
 
         async def act() -> str:
             one.worker.hold()
-            publisher.faults.deaf = stopped
             try:
-                await asyncio.sleep(length_s)
+                with publisher.faults.during(deaf=stopped):
+                    await asyncio.sleep(length_s)
             finally:
-                publisher.faults.deaf = False
                 one.worker.release()
             return f"the engine of {one.name} was {'stopped' if stopped else 'stuck'} for {length_s:.1f} s"
 

@@ -29,16 +29,12 @@ async def restart_with_loss(arena: Arena, probe: Probe) -> str:
     worker, publisher = probe.worker, publisher_of(probe)
     before = worker.engine.next_seq
     overtakes = before <= OVERTAKEN_AT_MOST and arena.rng.random() < 0.5
-    if overtakes:
-        publisher.faults.mute = publisher.faults.deaf = True
     lost = arena.rng.randint(1, 20)
-    await worker.restart(arena.rng.uniform(*DOWN_S))
-    publisher.faults.drop = lost
-    try:
+    with publisher.faults.during(mute=overtakes, deaf=overtakes):
+        await worker.restart(arena.rng.uniform(*DOWN_S))
+        publisher.faults.drop = lost
         while overtakes and worker.engine.next_seq <= before:
             await chatter(probe, before + 2 - worker.engine.next_seq)
-    finally:
-        publisher.faults.mute = publisher.faults.deaf = False
     await chatter(probe, lost + 5)
     how = f"unheard of until past number {before}" if overtakes else f"its first {lost} steps lost"
     return f"restarted, {how}"

@@ -42,14 +42,11 @@ async def loss_without_replay(arena: Arena, probe: Probe) -> str:
 async def burst_loss(arena: Arena, probe: Probe) -> str:
     """Hundreds of steps miss the subscriber while replay doesn't answer; then it does."""
     publisher = publisher_of(probe)
-    publisher.faults.mute = publisher.faults.deaf = True
     before = publisher.counts.dropped
     wanted = BURST_STEPS + arena.rng.randint(0, 50)
-    try:
+    with publisher.faults.during(mute=True, deaf=True):
         while publisher.counts.dropped - before < wanted:
             await chatter(probe, wanted - (publisher.counts.dropped - before) + 1)
-    finally:
-        publisher.faults.mute = publisher.faults.deaf = False
     return f"{publisher.counts.dropped - before} steps lost in a row"
 
 
@@ -59,15 +56,14 @@ async def short_replay_ring(arena: Arena, probe: Probe) -> str:
     usual = publisher.ring_steps
     publisher.resize(SHORT_RING_STEPS)
     lost = SHORT_RING_STEPS + arena.rng.randint(5, 40)
-    publisher.faults.mute = publisher.faults.deaf = True
     try:
-        await chatter(probe, lost)
+        with publisher.faults.during(mute=True, deaf=True):
+            await chatter(probe, lost)
+        await chatter(probe, 2)
+        why = await must_be_left_out("short-replay-ring", probe, uncertain=True)
+        await reset_whole("short-replay-ring", probe)
     finally:
-        publisher.faults.mute = publisher.faults.deaf = False
-    await chatter(probe, 2)
-    why = await must_be_left_out("short-replay-ring", probe, uncertain=True)
-    await reset_whole("short-replay-ring", probe)
-    publisher.resize(usual)
+        publisher.resize(usual)
     return f"{lost} steps lost, a ring of {SHORT_RING_STEPS}, left out as {why}, reset"
 
 
@@ -85,27 +81,21 @@ async def dead_replay(arena: Arena, probe: Probe) -> str:
     """Replay accepts questions and never answers, at times while steps are lost too."""
     faults = publisher_of(probe).faults
     lost = arena.rng.choice((0, 0, 3))
-    faults.deaf = True
-    try:
+    with faults.during(deaf=True):
         faults.drop = lost
         await chatter(probe, lost + 5)
         why = await must_be_left_out("dead-replay", probe)
         await asyncio.sleep(arena.rng.uniform(*TROUBLE_S))
-    finally:
-        faults.deaf = False
     return f"replay was silent, {lost} steps lost, left out as {why}"
 
 
 async def endless_replay(arena: Arena, probe: Probe) -> str:
     """Replay answers without its end mark."""
     faults = publisher_of(probe).faults
-    faults.endless = True
-    try:
+    with faults.during(endless=True):
         faults.drop = 3
         await chatter(probe, 8)
         await asyncio.sleep(arena.rng.uniform(*TROUBLE_S))
-    finally:
-        faults.endless = False
     return "replay answered without an end mark"
 
 
@@ -113,36 +103,28 @@ async def muted_publisher(arena: Arena, probe: Probe) -> str:
     """Nothing comes over the event socket; replay tells all, and then at times nothing either."""
     faults = publisher_of(probe).faults
     both = arena.rng.random() < 0.5
-    faults.mute = True
-    try:
+    why = ""
+    with faults.during(mute=True):
         await chatter(probe, 20)
         await asyncio.sleep(arena.rng.uniform(*TROUBLE_S))
-        faults.deaf = both
-        why = f", then replay too: {await must_be_left_out('muted-publisher', probe)}" if both else ""
-    finally:
-        faults.mute = faults.deaf = False
+        if both:
+            with faults.during(deaf=True):
+                why = f", then replay too: {await must_be_left_out('muted-publisher', probe)}"
     return f"the event socket was mute{why}"
 
 
 async def duplicates(arena: Arena, probe: Probe) -> str:
     """Every step comes twice, and old ones again between them."""
-    faults = publisher_of(probe).faults
-    faults.repeat = True
-    try:
+    with publisher_of(probe).faults.during(repeat=True):
         await chatter(probe, 30)
         await asyncio.sleep(arena.rng.uniform(*TROUBLE_S))
-    finally:
-        faults.repeat = False
     return "steps were repeated"
 
 
 async def delay(arena: Arena, probe: Probe) -> str:
     """The event socket is late."""
-    faults = publisher_of(probe).faults
-    faults.delay_s = arena.rng.uniform(0.1, 0.8)
-    try:
+    delay_s = arena.rng.uniform(0.1, 0.8)
+    with publisher_of(probe).faults.during(delay_s=delay_s):
         await chatter(probe, 30)
         await asyncio.sleep(arena.rng.uniform(*TROUBLE_S))
-        return f"steps came {faults.delay_s:.2f} s late"
-    finally:
-        faults.delay_s = 0.0
+    return f"steps came {delay_s:.2f} s late"

@@ -13,7 +13,8 @@ import hashlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import zmq
@@ -50,6 +51,18 @@ class WireFaults:
     endless: bool = False
     repeat: bool = False
     delay_s: float = 0.0
+
+    @contextmanager
+    def during(self, **changes: bool | float) -> Iterator[None]:
+        """Has those fields so for as long as the block runs, and then as they were."""
+        before = {name: getattr(self, name) for name in changes}
+        try:
+            for name, value in changes.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
 
 
 @dataclass(slots=True)

@@ -70,7 +70,9 @@ async def test_faults_are_repaired_and_no_answer_is_wrong(
         scenario = replace(scenario, warm_up_s=0.5, pause_s=0.1, workload=WORK)
         report = await run_trial(settings, scenario, seed=5, duration_s=1.0)
     assert report.violations == 0, (report.failed, report.unrepaired, report.lost_events, report.whys)
-    assert [strike.name for strike in report.strikes] == list(names)
+    struck = [strike.name for strike in report.strikes]
+    assert struck == (list(names) * len(struck))[: len(struck)]
+    assert len(struck) >= len(names)
     assert all(strike.repaired_ns is not None for strike in report.strikes)
     assert report.lookups > 0
     assert sum(report.folds.values()) == plan.workers * plan.ranks
