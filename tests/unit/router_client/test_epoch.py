@@ -9,6 +9,7 @@ from events.fold.state import StreamState
 from events.ids import StreamKey
 from events.signing import verify
 from router_client.view import LocalView
+from tests.support.log import block
 from tests.support.reader_world import RING, World, chain_of, lengths, reasons
 
 TOKENS = list(range(640))
@@ -75,3 +76,24 @@ def test_an_epoch_is_remembered_by_the_log_not_by_a_process() -> None:
     view.restore(states, {0: 2})
     assert registry.current["w0", 0] == StreamKey("w0", 0, "e2")
     assert (view.copies, len(view.index), view.streams) == (0, 0, {})
+
+
+def test_a_new_epoch_voids_the_old_one_at_once_even_before_its_first_record() -> None:
+    world = World()
+    old = world.join()
+    old.store(CHAIN)
+    world.round(old)
+    assert lengths(world.get(CHAIN)) == {"w0": 40}
+    new = world.join(epoch="e2", start=False)
+    refusal = world.refused(CHAIN)
+    assert refusal.lagging is not None
+    assert refusal.lagging[0].reason == "unopened"
+    old.store([block("late")])
+    new.open()
+    new.store(CHAIN[:2])
+    world.round(old, new)
+    assert lengths(world.get(CHAIN)) == {"w0": 2}
+    while not world.view.work(10_000):
+        pass
+    assert len(world.view.index) == 2
+    assert world.view.copies == 2

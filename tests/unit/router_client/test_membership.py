@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from events.ids import Role
 from events.model.batch import ControlPosition
-from events.model.control import DomainCreated, ExitAttested
+from events.model.control import (
+    DomainCreated,
+    ExitAttested,
+    Fenced,
+)
+from events.model.part import (
+    Closed,
+    Drained,
+)
 from router_client.limit import ViewLimits
 from tests.support.log import StreamBuilder, declared, opened, stored
 from tests.support.reader_world import Hook, World, chain_of, lengths, reasons
@@ -120,3 +130,72 @@ def test_control_read_later_than_the_stream_is_compared_then() -> None:
     world.order(DomainCreated(domain="other", tenant="other"))
     assert world.refused(CHAIN).lagging is not None
     assert reasons(world.get(CHAIN, min_coverage=0)) == {"w0": "quarantined"}
+
+
+def test_ranks_of_one_worker_are_apart() -> None:
+    world = World()
+    zero, one = world.join("w0", 0), world.join("w0", 1)
+    zero.store(CHAIN[:4])
+    one.store(CHAIN[:6])
+    one.evict([CHAIN[0]])
+    world.round(zero, one)
+    found = world.get(CHAIN)
+    assert [(m.dp_rank, m.matched_blocks) for m in found.matches] == [(0, 4)]
+
+
+def test_a_registered_rank_that_never_wrote_lowers_the_coverage() -> None:
+    world = World()
+    hook = world.join("w0", 0)
+    world.join("w0", 1, start=False)
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert not found.complete
+    assert asdict(found.coverage) == {"included": 1, "eligible": 2}
+    assert found.excluded[0].reason == "unopened"
+
+
+def test_a_stream_that_nobody_registered_is_named_and_never_scored() -> None:
+    world = World()
+    hook, stranger = world.join("w0"), World().join("w9")
+    hook.store(CHAIN[:1])
+    for record in stranger.builder.sent:
+        world.deliver(record.value)
+    world.round(hook)
+    assert reasons(world.get(CHAIN)) == {"w9": "unregistered"}
+
+
+def test_a_stream_whose_first_record_names_another_registration_is_not_scored() -> None:
+    world = World()
+    hook = world.join(start=False)
+    hook.builder.prev = bytes(32)
+    hook.open()
+    hook.store(CHAIN[:4])
+    world.round(hook)
+    refusal = world.refused(CHAIN)
+    assert refusal.lagging is not None
+    assert refusal.lagging[0].reason == "unregistered"
+
+
+def test_a_fenced_stream_is_neither_scored_nor_eligible() -> None:
+    world = World()
+    hook, other = world.join("w0"), world.join("w1")
+    hook.store(CHAIN[:4])
+    other.store(CHAIN[:2])
+    world.order(Fenced(worker="w0", rank=0, epoch="e1", evidence="timeout"))
+    world.round(hook, other)
+    found = world.get(CHAIN)
+    assert (lengths(found), reasons(found)) == ({"w1": 2}, {"w0": "fenced"})
+    assert found.complete
+
+
+def test_draining_and_closed_workers_are_left_out() -> None:
+    world = World()
+    drained, closed, other = world.join("w0"), world.join("w1"), world.join("w2")
+    for hook in (drained, closed, other):
+        hook.store(CHAIN[:4])
+    drained.write(Drained())
+    closed.write(Closed(engine_ended=True))
+    world.round(drained, closed, other)
+    found = world.get(CHAIN)
+    assert (lengths(found), reasons(found)) == ({"w2": 4}, {"w0": "draining"})
+    assert asdict(found.coverage) == {"included": 1, "eligible": 2}
