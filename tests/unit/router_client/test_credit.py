@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from events.ids import Basis
-from events.model.part import (
-    EngineLoss,
-)
+from events.model.part import EngineLoss
 from tests.support.reader_world import World, chain_of, lengths
 
 TOKENS = list(range(640))

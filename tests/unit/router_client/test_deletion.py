@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from events.model.control import (
-    DeletionRequested,
-    DomainScope,
-    PrefixScope,
-    ProfileScope,
-)
-from events.model.part import (
-    Ack,
-    Refused,
-    RequestStanding,
-)
+from events.model.control import DeletionRequested, DomainScope, PrefixScope, ProfileScope
+from events.model.part import Ack, Refused, RequestStanding
 from tests.support.reader_world import World, chain_of, lengths
 
 TOKENS = list(range(640))

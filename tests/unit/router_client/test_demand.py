@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from events.ids import Basis
-from events.model.part import (
-    Closed,
-)
+from events.model.part import Closed
 from events.token import Token
 from router_client.problem import Problem, ProblemKind
 from router_client.wire import CONSISTENCY_HEADER, answer_headers

@@ -6,15 +6,8 @@ from dataclasses import asdict
 
 from events.ids import Role
 from events.model.batch import ControlPosition
-from events.model.control import (
-    DomainCreated,
-    ExitAttested,
-    Fenced,
-)
-from events.model.part import (
-    Closed,
-    Drained,
-)
+from events.model.control import DomainCreated, ExitAttested, Fenced
+from events.model.part import Closed, Drained
 from router_client.limit import ViewLimits
 from tests.support.log import StreamBuilder, declared, opened, stored
 from tests.support.reader_world import Hook, World, chain_of, lengths, reasons

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from events.model.part import (
-    ProfileRetired,
-)
+from events.model.part import ProfileRetired
 from router_client.limit import ViewLimits
 from router_client.problem import ProblemKind
 from tests.support.log import PROFILE, block

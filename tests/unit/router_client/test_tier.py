@@ -7,10 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from events.ids import GroupKind, Tier
-from events.model.part import (
-    Group,
-    TierChanged,
-)
+from events.model.part import Group, TierChanged
 from events.model.profile import LayoutProfile
 from events.model.signal import Load
 from tests.support.reader_world import World, chain_of, lengths, reasons
