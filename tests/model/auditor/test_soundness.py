@@ -10,7 +10,8 @@ import pytest
 from auditor.finding import Condition
 from auditor.verdict import CONDITIONS
 from events.ids import VerdictKind
-from tests.support.audit_simulation import MIXED, NONE, Faults, SimFleet
+from tests.support.audit_fault import MIXED, NONE, Faults
+from tests.support.audit_simulation import SimFleet
 
 PROFILES = {
     "mixed": MIXED,

@@ -24,7 +24,8 @@ from events.hooks.zmq_source import (
 )
 from tests.support.capture import load_capture
 from tests.support.engine_subscription import LONG_S, arrived, joined, publish, receive_until, seqs, tokens
-from tests.support.fake_engine import WIRES, FakeEngine
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine_wire import WIRES
 
 
 @pytest.mark.parametrize("version", sorted(WIRES))
