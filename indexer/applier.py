@@ -15,9 +15,10 @@ from events.chain import sha256
 from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.kafka.connection import LogUnavailableError, RawRecord
+from events.kafka.continuity import Continuity
+from events.kafka.partition_log import PartitionLog
 from indexer.delta import Delta
 from indexer.outbox import Outbox
-from indexer.partition_log import PartitionLog
 from indexer.projection import OffsetJumpError, PartitionProjection
 from indexer.store import Lease, LeaseLostError, Store, StoreRefusedError, StoreUnavailableError
 from indexer.stranger import StrangerCounts, StrangerLimits, Strangers, UnreadControlError
@@ -75,6 +76,8 @@ class Applier:
     ) -> None:
         self._store, self._log, self._outbox, self._registry = store, partition_log, outbox, registry
         self._topic = topic
+        self._continuity = Continuity(partition_log, topic)
+        self._suspect: dict[int, str] = {}
         self._monotonic_s = monotonic_s
         self._prune_every_s = prune_every_s
         self._owned: dict[int, _Owned] = {}
@@ -128,8 +131,23 @@ class Applier:
                 self._owned[partition] = await self._take_over(partition)
             return self._owned[partition].projection.next_offset
 
+    async def look_back(self) -> dict[int, int]:
+        """Whether the log still holds what was applied. Partitions of which it doesn't are emptied, to be read
+        again: the offset to read each from. Raises as `own` does; call it every `continuity.LOOK_EVERY_S`."""
+        async with self._owning:
+            for partition, offset in (await self._continuity.lost()).items():
+                where = "further back than is remembered" if offset is None else f"from {offset} on"
+                self._suspect[partition] = f"the log holds other records than were read, {where}"
+            seek_to = {}
+            for partition in self._suspect.keys() & self._owned.keys():
+                self.disown(partition)
+                self._owned[partition] = await self._take_over(partition)
+                seek_to[partition] = self._owned[partition].projection.next_offset
+            return seek_to
+
     def disown(self, partition: int) -> None:
         """Forgets a partition's state; a write that is being retried is abandoned."""
+        self._continuity.forget(partition)
         owned = self._owned.pop(partition, None)
         if owned is not None:
             owned.revoked = True
@@ -137,7 +155,7 @@ class Applier:
     async def _take_over(self, partition: int) -> _Owned:
         lease = await self._store.claim(self._topic, partition)
         start, end = await self._log.bounds(self._topic, partition)
-        why = await self._mismatch(lease, start, end)
+        why = self._suspect.get(partition) or await self._mismatch(lease, start, end)
         if why is not None:
             if lease.log_id:
                 log.error(
@@ -150,6 +168,7 @@ class Applier:
             # Without rows nobody can tell an old log from one that nobody has indexed yet: whatever is in it
             # now counts as a rebuild, which writes nothing to Kafka.
             lease = await self._store.reset(lease, log_id=self._registry.log, start=start, rebuild_until=end)
+            self._suspect.pop(partition, None)
         states = await self._store.load(lease)
         owned = _Owned(
             lease,
@@ -172,6 +191,8 @@ class Applier:
         if start > lease.next_offset:
             await self._store.write(lease, owned.projection.skip_to(start))
             owned.committed = start
+        elif lease.last_record_sha256:
+            self._continuity.note(partition, lease.next_offset - 1, lease.last_record_sha256)
         return owned
 
     async def _mismatch(self, lease: Lease, start: int, end: int) -> str | None:
@@ -199,8 +220,18 @@ class Applier:
                 return
             async with owned.lock:
                 self._unsure(owned)
-                while not owned.revoked and await self._apply(owned, chunk):
-                    pass
+                stood_at = owned.committed
+                try:
+                    while not owned.revoked and await self._apply(owned, chunk):
+                        pass
+                finally:
+                    self._remember(owned, stood_at, chunk)
+
+    def _remember(self, owned: _Owned, stood_at: int, chunk: Sequence[RawRecord]) -> None:
+        if not owned.revoked:
+            for record in chunk:
+                if stood_at <= record.offset < owned.committed:
+                    self._continuity.note(record.partition, record.offset, sha256(record.value))
 
     async def _apply(self, owned: _Owned, chunk: Sequence[RawRecord]) -> bool:
         """Folds and commits what it can of the chunk; whether to go on with the rest of it."""

@@ -150,6 +150,8 @@ class MemoryStore:
             if name == topic:
                 snapshot.log_id = partition.lease.log_id
                 snapshot.positions[number] = partition.lease.next_offset
+                if partition.lease.last_record_sha256:
+                    snapshot.last_sha256[number] = partition.lease.last_record_sha256
                 snapshot.states.extend((number, _state(rows)) for rows in partition.streams.values())
         return snapshot
 

@@ -276,11 +276,14 @@ async def read_digest(connection: Any, registry: Registry, partitions: Collectio
 async def read_snapshot(connection: Any, topic: str) -> Snapshot:
     """Everything of the index with its positions, as the connection's repeatable-read transaction sees it."""
     rows = await connection.fetch(
-        "SELECT partition, next_offset, log_id FROM partition_progress WHERE topic = $1", topic
+        "SELECT partition, next_offset, log_id, last_record_sha256 FROM partition_progress WHERE topic = $1",
+        topic,
     )
     snapshot = Snapshot(next((row["log_id"] for row in rows if row["log_id"]), ""))
     for row in rows:
         snapshot.positions[row["partition"]] = row["next_offset"]
+        if row["last_record_sha256"]:
+            snapshot.last_sha256[row["partition"]] = bytes(row["last_record_sha256"])
         states, _ = await load_states(connection, row["partition"])
         snapshot.states.extend((row["partition"], state) for state in states)
     return snapshot

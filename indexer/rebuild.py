@@ -30,12 +30,12 @@ from events.kafka.connection import (
     LogUnavailableError,
     RawRecord,
 )
+from events.kafka.partition_log import PartitionLog
 from events.keyring import KeyRing
 from events.topic import EVENTS
 from indexer import copy_sql, rebuild_schema
 from indexer.applier import UNSTORABLE
 from indexer.database import REFUSED, UNAVAILABLE, connect
-from indexer.partition_log import PartitionLog
 from indexer.postgres_store import REBUILD_NAME, PostgresStore, read_digest
 from indexer.rebuild_difference import Differences, find_differences
 from indexer.rebuild_fold import PartitionRebuild

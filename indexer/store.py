@@ -56,12 +56,14 @@ class Lease:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The whole index at one moment: `positions[p]` is the next offset of partition p of `kv.events`."""
+    """The whole index at one moment: `positions[p]` is the next offset of partition p of `kv.events`, and
+    `last_sha256[p]` the SHA-256 of the record before it, where that is known."""
 
     log_id: str
     positions: dict[int, int] = field(default_factory=dict)
     states: list[tuple[int, StreamState]] = field(default_factory=list)
     """(partition, state)."""
+    last_sha256: dict[int, bytes] = field(default_factory=dict)
 
 
 UsageRow = tuple[StreamKey, bytes, Tier]

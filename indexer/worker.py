@@ -15,6 +15,7 @@ from faust.types import TP
 
 from events.errors import KvledgerError
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
+from events.kafka.continuity import LOOK_EVERY_S
 from events.topic import EVENTS
 from indexer.applier import Applier, SeekError
 from indexer.store import LeaseLostError, StoreUnavailableError
@@ -167,20 +168,21 @@ async def run_worker(
         _watch(app, end_offset, stuck_after_s, RECLAIM_AFTER_SESSIONS * session_timeout_s)
     )
     pruning = asyncio.create_task(_prune(applier))
+    looking = asyncio.create_task(_look_back(app))
     try:
-        waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching, pruning}
+        waiting: set[asyncio.Task[Any]] = {stopping, crashed, watching, pruning, looking}
         if not starting.done():
             await asyncio.wait({*waiting, starting}, return_when=asyncio.FIRST_COMPLETED)
         while not any(task.done() for task in waiting):
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not stopping.done():
             starting.result()
-        for failed in (crashed, watching, pruning):
+        for failed in (crashed, watching, pruning, looking):
             if failed.done():
                 failed.result()
     finally:
         # Bounded, whatever of another library doesn't end when it is cancelled.
-        tasks = {starting, stopping, crashed, watching, pruning}
+        tasks = {starting, stopping, crashed, watching, pruning, looking}
         for task in tasks:
             task.cancel()
         done, _ = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
@@ -209,19 +211,36 @@ async def _prune(applier: Applier) -> None:
         await applier.prune()
 
 
+async def _look_back(app: LedgerApp) -> None:
+    """A log that was cut and written on since looks whole from where this process stands in it."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            offsets = await app.applier.look_back()
+        except (StoreUnavailableError, LogUnavailableError, LeaseLostError) as error:
+            log.debug("what was read can't be compared: %s", error)
+            continue
+        for partition, offset in offsets.items():
+            await _read_from(app, partition, offset)
+
+
+async def _read_from(app: LedgerApp, partition: int, offset: int) -> None:
+    tp = TP(app.events_topic, partition)
+    if tp in app.consumer.assignment():
+        await app.consumer.seek(tp, offset)
+    else:
+        app.applier.disown(partition)
+
+
 async def _reclaim(app: LedgerApp, partition: int) -> None:
     """A lease can be lost to one who doesn't consume: a rebuild that has switched the index."""
-    tp = TP(app.events_topic, partition)
     try:
         offset = await app.applier.reclaim(partition)
     except (StoreUnavailableError, LogUnavailableError, LeaseLostError) as error:
         log.warning("partition %d can't be claimed again: %s", partition, error)
         return
-    if tp in app.consumer.assignment():
-        log.info("partition %d is claimed again", partition, extra={"action": "partition_reclaimed"})
-        await app.consumer.seek(tp, offset)
-    else:
-        app.applier.disown(partition)
+    log.info("partition %d is claimed again", partition, extra={"action": "partition_reclaimed"})
+    await _read_from(app, partition, offset)
 
 
 async def _watch(

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from events.errors import KvledgerError
+from events.kafka.leader_epoch import leader_epochs
 from events.topic import MAX_RECORD_BYTES, SIGNATURE_HEADER, Topic, TopicNames
 
 PRODUCER_LIMIT_BYTES = 2 * MAX_RECORD_BYTES
@@ -198,6 +199,14 @@ class LogTail:
         except KafkaError as error:
             raise LogUnavailableError(f"{type(error).__name__} while asking for offsets") from error
         return int(start[where]), int(end[where])
+
+    async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        """See `events.kafka.leader_epoch`; of any partitions, assigned or not. Raises LogUnavailableError."""
+        try:
+            # The consumer's own connections: a second client for this would double those of every process.
+            return await leader_epochs(self._consumer._client, topic, partitions)
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while asking for leaders") from error
 
     def assign(self, positions: dict[tuple[str, int], int]) -> None:
         """Reads these partitions from these offsets from now on, and no others."""

@@ -22,7 +22,9 @@ from events.kafka.connection import (
     RawRecord,
     make_producer,
 )
+from events.kafka.continuity import LOOK_EVERY_S, Continuity
 from events.kafka.deadline import within
+from events.kafka.partition_log import KafkaPartitionLog
 from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord
 from events.signing import Signer
 from events.topic import CONTROL, SIGNATURE_HEADER
@@ -162,6 +164,9 @@ class ControlTail:
         self._listeners: list[ControlListener] = []
         self._moved = asyncio.Condition()
         self._tail: LogTail | None = None
+        self._log = KafkaPartitionLog(connection)
+        self._continuity = Continuity(self._log, connection.topic(CONTROL))
+        self._looked_ns: int | None = None
 
     def listen(self, listener: ControlListener) -> None:
         """Called for every record from now on; register before `catch_up` to see all."""
@@ -169,7 +174,8 @@ class ControlTail:
 
     async def catch_up(self) -> None:
         """Reads up to the end that the log had when this call began. Raises LogUnavailableError, and
-        LogTruncatedError if the log ends before what was read or jumps: then nothing known here counts."""
+        LogTruncatedError if the log ends before what was read, holds other records there or jumps: then nothing
+        known here counts."""
         topic = self._connection.topic(CONTROL)
         if self._tail is None:
             tail = LogTail(self._connection, {(topic, 0): self.registry.next_offset})
@@ -179,6 +185,7 @@ class ControlTail:
         end = (await self._tail.end_offsets())[topic, 0]
         if end < self.registry.next_offset:
             raise LogTruncatedError(f"kv.control ends at {end}, {self.registry.next_offset} was read")
+        await self._look_back(started)
         while self.registry.next_offset < end:
             records = await self._tail.fetch(timeout_ms=200, max_records=2_000)
             if not records:
@@ -190,11 +197,19 @@ class ControlTail:
                     raise LogTruncatedError(str(error)) from error
                 if why == "redelivered":
                     continue
+                self._continuity.note(0, record.offset, sha256(record.value))
                 for listener in self._listeners:
                     listener(record, decoded, why)
         self.current_ns = started
         async with self._moved:
             self._moved.notify_all()
+
+    async def _look_back(self, now_ns: int) -> None:
+        if self._looked_ns is None or now_ns - self._looked_ns >= LOOK_EVERY_S * 1e9:
+            for lost_at in (await self._continuity.lost()).values():
+                where = "what was read" if lost_at is None else f"what was read from {lost_at} on"
+                raise LogTruncatedError(f"kv.control holds other records than {where}")
+            self._looked_ns = now_ns
 
     async def _check_hole(self, topic: str, since_ns: int) -> None:
         """Raises LogTruncatedError if a broker that answers has nothing to give where a record must be, and
@@ -238,6 +253,7 @@ class ControlTail:
     async def stop(self) -> None:
         """Idempotent."""
         await self._drop_tail()
+        await self._log.close()
 
     async def _drop_tail(self) -> None:
         tail, self._tail = self._tail, None

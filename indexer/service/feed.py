@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from events.chain import sha256
 from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
+from events.kafka.continuity import LOOK_EVERY_S, Continuity
 from events.kafka.control import ControlTail
+from events.kafka.partition_log import KafkaPartitionLog
 from events.model.control import ControlRecord
 from events.token import Token
 from events.topic import EVENTS, PULSE, QUOTA, SIGNALS
@@ -82,6 +85,8 @@ class ViewFeed:
         self._credits_ns: dict[int, int] = {}
         self._complained_ns: dict[str, int] = {}
         self._log_end = LogEnd(connection.topic(EVENTS), monotonic_ns=monotonic_ns)
+        self._log = KafkaPartitionLog(connection)
+        self._continuity = Continuity(self._log, connection.topic(EVENTS))
 
     def attach(self, view: LocalView) -> None:
         """The view to feed; before `run`."""
@@ -105,6 +110,7 @@ class ViewFeed:
     async def stop(self) -> None:
         """After `run` was cancelled; idempotent."""
         await self.control.stop()
+        await self._log.close()
 
     async def wait_moved(self, timeout_s: float) -> None:
         """Returns after the view got further, or after the time-out."""
@@ -132,6 +138,14 @@ class ViewFeed:
         except TimeoutError:
             return False
 
+    def last_sha256(self) -> dict[int, bytes]:
+        """SHA-256 of the record before the view's position, by partition where there was one."""
+        view = self._fed()
+        lasts = {partition: self._continuity.last(partition) for partition in view.positions}
+        return {
+            p: last[1] for p, last in lasts.items() if last is not None and last[0] == view.position(p) - 1
+        }
+
     def now_ns(self) -> int:
         """The reader's clock."""
         return self._monotonic_ns()
@@ -149,6 +163,8 @@ class ViewFeed:
                 continue
             if snapshot.log_id == view.registry.log and snapshot.positions:
                 view.restore(snapshot.states, snapshot.positions)
+                for partition, last in snapshot.last_sha256.items():
+                    self._continuity.note(partition, view.position(partition) - 1, last)
                 self.state.restored_copies = view.copies
                 return
 
@@ -175,23 +191,50 @@ class ViewFeed:
     async def _events(self) -> None:
         view, topic = self._fed(), self._connection.topic(EVENTS)
         partitions = range(view.registry.partitions)
+        lost = await self._continuity.lost()
         begins, ends = await self._bounds([(topic, p) for p in partitions])
         for p in partitions:
             first, end = begins[topic, p], ends[topic, p]
-            if not first <= view.position(p) <= end:
+            if p in lost or not first <= view.position(p) <= end:
                 if view.position(p) > 0:
                     LOG.warning("partition %d lost records", p, extra={"action": "partition_lost"})
-                view.partition_lost(p, first)
+                view.partition_lost(p, min(max(first, lost.get(p) or first), end))
+                self._continuity.forget(p)
         self.state.ends = {p: ends[topic, p] for p in partitions}
         self._check_caught_up()
         tail = LogTail(self._connection, {(topic, p): view.position(p) for p in partitions})
         try:
             await tail.start()
             self._log_end.follow(tail)
-            await self._follow(view, tail)
+            await self._follow_while_whole(view, tail)
         finally:
             await self._log_end.stop()
             await tail.stop()
+
+    async def _follow_while_whole(self, view: LocalView, tail: EvenTail) -> None:
+        """Raises LogUnavailableError once the log no longer holds what was read: begin again."""
+        following = asyncio.create_task(self._follow(view, tail))
+        looking = asyncio.create_task(self._look_back())
+        try:
+            await asyncio.wait({following, looking}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (following, looking):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (following, looking):
+                task.cancel()
+            await asyncio.wait({following, looking})
+
+    async def _look_back(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                lost = await self._continuity.lost()
+            except LogUnavailableError as error:
+                self._complain("events", error)
+                continue
+            if lost:
+                raise LogUnavailableError(f"other records than were read stand in partitions {sorted(lost)}")
 
     async def _follow(self, view: LocalView, tail: EvenTail) -> None:
         """Partitions take turns by time, so that one that has much to read, or large records, delays the others
@@ -236,6 +279,8 @@ class ViewFeed:
         newest = 0
         while queue and now_ns - begun_ns <= TURN_NS:
             record = queue.popleft()
+            if record.offset >= view.position(record.partition):
+                self._continuity.note(record.partition, record.offset, sha256(record.value))
             view.apply_record(record.partition, record.offset, record.value, now_ns)
             newest = record.timestamp_ms
             now_ns = self._monotonic_ns()

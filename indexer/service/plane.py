@@ -139,7 +139,7 @@ def make_plane(
             raise fail(ProblemKind.INDEX_UNAVAILABLE, "the log is still being read", retry_after_ms=1_000)
         if giving.locked():
             raise fail(ProblemKind.TOO_BUSY, f"{config.max_snapshots} snapshots", retry_after_ms=5_000)
-        lines = write_snapshot(view, config.connection.topic(EVENTS), signer)
+        lines = write_snapshot(view, config.connection.topic(EVENTS), signer, feed.last_sha256())
         return StreamingResponse(_one_of(giving, lines), media_type="application/x-ndjson", headers=NO_STORE)
 
     @app.get("/v1/domains")

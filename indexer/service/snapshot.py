@@ -36,7 +36,7 @@ from indexer.row import (
 from indexer.store import Snapshot
 from router_client.view import LocalView
 
-VERSION = 1
+VERSION = 2
 COPIES_A_LINE = 2_000
 MAX_LINE_BYTES = 8 << 20
 ID = 16
@@ -51,10 +51,13 @@ class SnapshotRefusedError(KvledgerError):
         self.reason = reason
 
 
-async def write_snapshot(view: LocalView, topic: str, signer: Signer) -> AsyncIterator[bytes]:
-    """The lines, a few at a time. The view goes on being fed meanwhile."""
+async def write_snapshot(
+    view: LocalView, topic: str, signer: Signer, last_sha256: Mapping[int, bytes]
+) -> AsyncIterator[bytes]:
+    """The lines, a few at a time. The view goes on being fed meanwhile. `last_sha256`: of the last record that
+    was read of each partition, as of now."""
     digest, lines = hashlib.sha256(), 0
-    for document in _documents(view, topic):
+    for document in _documents(view, topic, last_sha256):
         line = _dump(document)
         digest.update(line)
         lines += 1
@@ -72,7 +75,7 @@ async def write_snapshot(view: LocalView, topic: str, signer: Signer) -> AsyncIt
     )
 
 
-def _documents(view: LocalView, topic: str) -> Iterator[dict[str, Any]]:
+def _documents(view: LocalView, topic: str, last_sha256: Mapping[int, bytes]) -> Iterator[dict[str, Any]]:
     registry = view.registry
     chosen = [key for key in view.streams if key in registry.registrations]
     yield {
@@ -82,6 +85,7 @@ def _documents(view: LocalView, topic: str) -> Iterator[dict[str, Any]]:
         "topic": topic,
         "control": {"offset": registry.next_offset, "hash": registry.hash},
         "positions": {str(p): at for p, at in view.positions.items()},
+        "last_sha256": {str(p): digest for p, digest in last_sha256.items()},
     }
     for key in chosen:
         stream = view.streams.get(key)
@@ -201,7 +205,8 @@ class _Reading:
         positions = {int(p): int(at) for p, at in document["positions"].items()}
         if any(p not in range(registry.partitions) for p in positions):
             raise SnapshotRefusedError("it names partitions that the log doesn't have")
-        return Snapshot(registry.log, positions)
+        last = {int(p): bytes(digest) for p, digest in document["last_sha256"].items()}
+        return Snapshot(registry.log, positions, last_sha256=last)
 
     def _stream(self, document: Mapping[str, Any], snapshot: Snapshot) -> None:
         row = document["row"]

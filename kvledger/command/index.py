@@ -99,9 +99,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
 
 
 async def _status(settings: Settings, dsn: str) -> dict[str, Any]:
+    from events.kafka.partition_log import KafkaPartitionLog
     from events.topic import EVENTS
     from indexer.census import take_census
-    from indexer.partition_log import KafkaPartitionLog
     from indexer.store import StoreUnavailableError
     from kvledger.control import connection, or_unavailable
 

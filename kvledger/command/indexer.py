@@ -78,12 +78,12 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     from events.fold.registry import Registry
     from events.kafka.connection import LogUnavailableError
     from events.kafka.control import ControlTail
+    from events.kafka.partition_log import KafkaPartitionLog
     from events.signing import verify
     from events.topic import CONTROL, EVENTS
     from indexer.applier import Applier
     from indexer.control_projection import ControlProjection
     from indexer.outbox import KafkaOutbox
-    from indexer.partition_log import KafkaPartitionLog
     from indexer.postgres_store import PostgresStore
     from indexer.worker import run_worker
     from kvledger.control import connection

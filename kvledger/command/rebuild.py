@@ -78,8 +78,8 @@ async def _rebuild(
     progress: Callable[[Progress], None],
 ) -> RebuildReport:
     from events.kafka.connection import LogUnavailableError
+    from events.kafka.partition_log import KafkaPartitionLog
     from events.topic import EVENTS
-    from indexer.partition_log import KafkaPartitionLog
     from indexer.rebuild import Rebuild, RebuildError, read_refused
     from indexer.store import StoreRefusedError, StoreUnavailableError
     from kvledger.control import or_unavailable, require_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from events.fold.registry import Registry
@@ -23,6 +23,8 @@ class MemoryPartitionLog:
     """`PartitionLog` of one partition."""
 
     records: list[RawRecord] = field(default_factory=list)
+    epoch: int = 0
+    """Of its leader."""
 
     def send(self, values: Sequence[bytes]) -> list[RawRecord]:
         """Appends the values; returns them as records."""
@@ -34,6 +36,11 @@ class MemoryPartitionLog:
         self.records += sent
         return sent
 
+    def cut(self, count: int) -> None:
+        """An unclean election: the newest records are gone."""
+        del self.records[len(self.records) - count :]
+        self.epoch += 1
+
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         await asyncio.sleep(0)
         if not self.records:
@@ -43,6 +50,14 @@ class MemoryPartitionLog:
     async def first_from(self, topic: str, partition: int, offset: int) -> RawRecord | None:
         await asyncio.sleep(0)
         return next((record for record in self.records if record.offset >= offset), None)
+
+    async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        await asyncio.sleep(0)
+        return dict.fromkeys(partitions, self.epoch)
+
+    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
+        await asyncio.sleep(0)
+        return [record for record in self.records if first <= record.offset <= last]
 
 
 @dataclass

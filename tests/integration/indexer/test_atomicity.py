@@ -16,10 +16,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from events.fold.digest import index_digest
 from events.kafka.connection import RawRecord
+from events.kafka.partition_log import KafkaPartitionLog
 from events.kafka.topic_admin import TopicAdmin
 from events.topic import EVENTS
 from indexer.applier import Applier
-from indexer.partition_log import KafkaPartitionLog
 from indexer.postgres_store import PostgresStore
 from indexer.store import StoreUnavailableError
 from tests.support.applier_world import MemoryOutbox

@@ -157,8 +157,8 @@ async def test_rebuild_beside_a_running_indexer_is_equal_and_taken_over(
 
 async def test_rebuilt_rows_are_those_the_indexer_writes(log: IndexerLog, database: str) -> None:
     """History, provenance, tables, views, grants: nobody can tell a rebuilt index by its rows."""
+    from events.kafka.partition_log import KafkaPartitionLog
     from indexer.applier import Applier
-    from indexer.partition_log import KafkaPartitionLog
     from tests.support.applier_world import MemoryOutbox
 
     one = await log.random(7, 0)

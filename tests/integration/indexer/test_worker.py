@@ -11,12 +11,12 @@ import pytest
 
 from events.ids import StreamKey
 from events.kafka.connection import KafkaConnection
+from events.kafka.partition_log import KafkaPartitionLog
 from events.topic import EVENTS
 from indexer.applier import Applier
 from indexer.delta import DeadLetter, Delta
 from indexer.memory_store import MemoryStore
 from indexer.outbox import KafkaOutbox
-from indexer.partition_log import KafkaPartitionLog
 from indexer.store import Lease, Store
 from indexer.worker import WorkerStoppedError, run_worker
 from tests.support.applier_world import MemoryOutbox

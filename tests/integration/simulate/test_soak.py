@@ -1,4 +1,5 @@
-"""A short soak: processes killed, frozen, cut off in mid-write and set an hour wrong, and nothing shows."""
+"""A short soak: processes killed, frozen, cut off in mid-write and set an hour wrong, the log cut, and nothing
+shows."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from kvledger.settings import Settings
 from kvledger.simulate.nemesis.arsenal import SoakPlan
 from kvledger.simulate.nemesis.soak import run_soak
 
-FAULTS = ("kill-serve", "stop-postgres", "kill-between-writes", "clock-jump")
+FAULTS = ("kill-serve", "stop-postgres", "kill-between-writes", "clock-jump", "truncated-log")
 
 
 @pytest.mark.timeout(240)
@@ -20,7 +21,7 @@ def test_faults_of_processes_are_survived_and_every_answer_is_right() -> None:
     report = run_soak(Settings(), plan, lines.append)
     assert report.violations == 0, (report.whys, report.unrepaired, report.lost_events, report.digest)
     assert {kind.fault: kind.struck for kind in report.kinds if kind.struck} == dict.fromkeys(FAULTS, 1)
-    assert report.process_kills == 2
+    assert report.process_kills == 3
     assert report.lookups > 100
     assert report.excused_share < 0.9
     assert report.events > 0

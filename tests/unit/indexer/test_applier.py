@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from events.ids import StreamKey
+from events.ids import StreamKey, StreamStatus
 from indexer.delta import Delta
 from indexer.memory_store import MemoryStore
 from indexer.store import Lease
@@ -113,3 +113,36 @@ async def test_pruning_does_not_wait_for_a_partition_that_is_being_written() -> 
     await writing
     await applier.prune()
     assert not await store.usage()
+
+
+async def test_a_log_that_was_cut_and_written_over_is_folded_again() -> None:
+    """Two streams; a record that was applied is cut off, and the other stream fills its place."""
+    store = MemoryStore()
+    world = ApplierWorld(store)
+    one, other = StreamBuilder("w1"), StreamBuilder("w2")
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), healthy(other)])
+    assert await applier.look_back() == {}
+    await world.send(applier, [one.seal(events=[stored([block(1)])]).value])
+    world.log.cut(1)
+    world.log.send([other.seal(events=[stored([block(2)])]).value])
+    await world.send(applier, [other.seal(events=[stored([block(3)])]).value])
+    assert await held(store) != comparable(fold(world.log.records).values())
+    assert await applier.look_back() == {0: 0}
+    assert await applier.look_back() == {}
+    await applier.apply(0, world.log.records)
+    assert await held(store) == comparable(fold(world.log.records).values())
+    await world.send(applier, [one.seal(events=[stored([block(4)])]).value])
+    states = {state.key.worker: state.status for _, state in (await store.snapshot(TOPIC)).states}
+    assert states == {"w1": StreamStatus.GAP, "w2": StreamStatus.LIVE}
+
+
+async def test_a_log_that_was_cut_while_nobody_looked_is_found_by_the_next_process() -> None:
+    store = MemoryStore()
+    world = ApplierWorld(store)
+    one = StreamBuilder()
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), one.seal().value])
+    world.log.cut(1)
+    applier, start = await world.start()
+    assert start == 0

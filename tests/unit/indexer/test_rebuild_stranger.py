@@ -10,10 +10,10 @@ from events.fold.digest import index_digest
 from events.fold.registry import Registry
 from events.ids import EvictReason
 from events.kafka.connection import KafkaConnection, LogTail, RawRecord
+from events.kafka.partition_log import PartitionLog
 from events.keyring import KeyRing
 from events.model.part import BlockEvicted
 from events.signing import verify
-from indexer.partition_log import PartitionLog
 from indexer.rebuild import NEAR_RECORDS, Rebuild, RebuildError, draw_near
 from indexer.rebuild_fold import PartitionRebuild, RowIds
 from indexer.stranger import StrangerLimits

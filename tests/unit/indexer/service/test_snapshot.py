@@ -23,6 +23,7 @@ from tests.support.reader_world import RING, World, chain_of
 
 TOPIC = "kv.events"
 TOKENS = list(range(320))
+LAST = bytes(range(32))
 
 
 def fleet() -> World:
@@ -44,7 +45,7 @@ def fleet() -> World:
 
 
 async def written(view: LocalView, signer: Signer) -> list[bytes]:
-    return [line async for line in write_snapshot(view, TOPIC, signer)]
+    return [line async for line in write_snapshot(view, TOPIC, signer, {0: LAST})]
 
 
 async def read(lines: list[bytes], registry: Registry, *, cut: int = 977, **more: Any) -> Snapshot:
@@ -62,6 +63,7 @@ async def test_another_replica_has_the_same_fold_and_goes_on_from_it() -> None:
     found = await read(await written(world.view, control), world.registry)
     view = LocalView("b", world.registry, RING, control_current_ns=lambda: world.now_ns)
     view.restore(found.states, found.positions)
+    assert found.last_sha256 == {0: LAST}
     known = {key for key in world.view.streams if key in world.registry.registrations}
     assert view.streams.keys() == known
     assert view.positions == world.view.positions
@@ -79,7 +81,7 @@ async def test_records_that_are_newer_than_the_positions_are_redelivered_without
     hook = world.join()
     hook.store(chain_of(TOKENS)[:3])
     lines: list[bytes] = []
-    async for line in write_snapshot(world.view, TOPIC, world.log.signers[Role.CONTROL]):
+    async for line in write_snapshot(world.view, TOPIC, world.log.signers[Role.CONTROL], {0: LAST}):
         lines.append(line)
         if len(lines) == 1:
             hook.store(chain_of(TOKENS)[3:6], parent=chain_of(TOKENS)[2])
@@ -123,7 +125,7 @@ STRANGER = Signer.from_seed(b"s" * 32)
         (lambda lines: [*lines, lines[1]], "goes on after its end"),
         (lambda lines: resealed(edited(lines), STRANGER), "no control grant"),
         (lambda lines: [lines[0].replace(b"log-test", b"log-else"), *lines[1:]], "another log"),
-        (lambda lines: [lines[0].replace(b'"v":1', b'"v":2'), *lines[1:]], "this version"),
+        (lambda lines: [lines[0].replace(b'"v":2', b'"v":1'), *lines[1:]], "this version"),
         (lambda lines: [b"garbage\n"], "can't be read"),
         (lambda lines: [b"[" * 100_000 + b"\n"], "can't be read"),
         (lambda lines: [b"x" * (9 << 20)], "too long"),

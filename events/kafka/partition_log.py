@@ -1,0 +1,102 @@
+"""Short looks at a partition of the log, outside any consumer group: its bounds, and one record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol, TypeVar
+
+from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
+
+_Result = TypeVar("_Result")
+
+
+class PartitionLog(Protocol):
+    """What is in the log now. Every call raises LogUnavailableError when the broker doesn't answer."""
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """(oldest offset still there, offset of the next record)."""
+
+    async def first_from(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+        """The first record at or after `offset`, None when there is none before the log's end."""
+
+    async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        """By partition, how often its leadership has changed; -1 where the broker doesn't know."""
+
+    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
+        """The records at `first` to `last`, those that there are; `first` must not lie before the log's start."""
+
+
+class KafkaPartitionLog:
+    """`PartitionLog` on Kafka, over one connection that is made when it is needed; `close` ends it.
+
+    A call that fails drops the connection, so that the next one begins anew.
+    """
+
+    def __init__(self, connection: KafkaConnection, timeout_s: float = 15.0) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._tail: LogTail | None = None
+        self._lock = asyncio.Lock()
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        return await self._ask(f"{topic}[{partition}]", lambda tail: tail.bounds(topic, partition))
+
+    async def first_from(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+        async def look(tail: LogTail) -> RawRecord | None:
+            _, end = await tail.bounds(topic, partition)
+            tail.assign({(topic, partition): offset} if offset < end else {})
+            while offset < end:
+                for record in await tail.fetch(timeout_ms=500, max_records=1):
+                    tail.assign({})
+                    return record
+            return None
+
+        return await self._ask(f"{topic}[{partition}]", look)
+
+    async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        return await self._ask(topic, lambda tail: tail.leader_epochs(topic, partitions))
+
+    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
+        async def read(tail: LogTail) -> list[RawRecord]:
+            _, end = await tail.bounds(topic, partition)
+            after = min(last + 1, end)
+            tail.assign({(topic, partition): first} if first < after else {})
+            found: list[RawRecord] = []
+            while first < after and (not found or found[-1].offset < after - 1):
+                found += await tail.fetch(timeout_ms=500)
+            tail.assign({})
+            return [record for record in found if record.offset < after]
+
+        return await self._ask(f"{topic}[{partition}]", read)
+
+    async def _ask(self, what: str, question: Callable[[LogTail], Awaitable[_Result]]) -> _Result:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await question(await self._connected())
+            except BaseException as error:
+                raise await self._failed(error, what) from error
+
+    async def _connected(self) -> LogTail:
+        if self._tail is None:
+            tail = LogTail(self._connection, {})
+            await tail.start()
+            self._tail = tail
+        return self._tail
+
+    async def _failed(self, error: BaseException, what: str) -> BaseException:
+        await self._drop()
+        if isinstance(error, TimeoutError):
+            return LogUnavailableError(f"{what} doesn't answer")
+        return error
+
+    async def close(self) -> None:
+        """Idempotent; the next call connects again."""
+        async with self._lock:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.stop()
