@@ -10,7 +10,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from auditor.fold import Landing, StreamFold
+from auditor.content import Landing
+from auditor.fold import StreamFold
 from auditor.lineage import Ancestry
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead

@@ -1,0 +1,242 @@
+"""What one stream has declared and holds: holders, profiles, copies, and transfers on their way.
+
+It takes facts in as they are told; whether a record may tell them is `auditor.legality`'s, what a missing
+one means is `auditor.fold`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from auditor.record import StreamRecord
+from auditor.residency import HeldCopy, HolderView, Place, Tables
+from events.chain import transfer_digest
+from events.identity import profile_digest
+from events.ids import CopyState, EvictReason, Inventory, Lineage
+from events.model.part import (
+    Ack,
+    BlockEvicted,
+    BlockInvalidated,
+    BlockStored,
+    DomainEvent,
+    HolderDeclared,
+    Opened,
+    ProfileDeclared,
+    ProfileRetired,
+    Refused,
+    SnapshotPart,
+    SnapshotRange,
+    Statement,
+    TierChanged,
+    TransferAborted,
+    TransferCommitted,
+    TransferRejected,
+    TransferStarted,
+)
+
+
+class Landing(NamedTuple):
+    """Copies that a record brought in, with the provenance it claims for them."""
+
+    event: str
+    place: Place
+    ids: tuple[bytes, ...]
+    provenance: int | None
+
+
+class OpenTransfer(NamedTuple):
+    place: Place
+    provenance: int | None
+    seq: int
+    ids: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Content:
+    """Of one stream. Profiles go by (alias, number)."""
+
+    holders: dict[str, HolderView] = field(default_factory=dict)
+    declared_holders: dict[str, HolderDeclared] = field(default_factory=dict)
+    profiles: dict[tuple[bytes, int], str] = field(default_factory=dict)
+    declarations: dict[tuple[bytes, int], ProfileDeclared] = field(default_factory=dict)
+    retired: set[tuple[bytes, int]] = field(default_factory=set)
+    tables: Tables = field(default_factory=Tables)
+    transfers: dict[str, OpenTransfer] = field(default_factory=dict)
+
+    def declare(self, event: Opened, seq: int | None) -> None:
+        """Takes the holders in; `seq` is that of a stream's birth, None when a snapshot repeats them."""
+        for holder in event.holders:
+            known = self.holders.get(holder.name)
+            self.declared_holders[holder.name] = holder
+            view = HolderView(
+                holder.name,
+                holder.tier,
+                holder.durable_id,
+                frozenset(group.index for group in holder.groups),
+                known.inventory if known else holder.inventory,
+            )
+            if known is not None:
+                view.base_seq, view.from_opened = known.base_seq, known.from_opened
+                view.cleared_seq, view.cleared_installed = known.cleared_seq, known.cleared_installed
+                view.orphans, view.unassigned = known.orphans, known.unassigned
+                view.lost = known.lost
+            elif seq is not None and holder.inventory is Inventory.EMPTY:
+                view.base_seq, view.from_opened = seq, True
+            self.holders[holder.name] = view
+
+    def doubt(self, holder: HolderView) -> None:
+        """What the holder has may be gone, and there may be more."""
+        holder.inventory, holder.lost = Inventory.PARTIAL, True
+        holder.lose_base()
+        for place, table in self.tables.places.items():
+            if place.holder == holder.name:
+                self.tables.restate(place, list(table), CopyState.UNCERTAIN)
+
+    def take(self, alias: bytes, event: DomainEvent, seq: int, installed: int, landed: list[Landing]) -> None:
+        """Folds one fact of a domain; appends to `landed` what came in by it."""
+        match event:
+            case ProfileDeclared():
+                self.profiles[alias, event.profile] = profile_digest(event.content)
+                self.declarations[alias, event.profile] = event
+                self.retired.discard((alias, event.profile))
+            case ProfileRetired():
+                if (alias, event.profile) in self.profiles:
+                    self.retired.add((alias, event.profile))
+                for place, table in self.tables.places.items():
+                    if place.alias == alias:
+                        self.tables.drop(place, [b for b, c in table.items() if c.number == event.profile])
+            case BlockStored():
+                place = Place(event.holder, event.group, alias)
+                if not self._declared(place, event.profile):
+                    return
+                self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
+            case TransferStarted():
+                place = Place(event.holder, event.group, alias)
+                if not self._declared(place, event.profile):
+                    return
+                self.transfers[event.transfer] = OpenTransfer(place, event.admitted_after, seq, event.ids)
+                self._land(
+                    landed,
+                    event,
+                    place,
+                    Lineage.TRANSFER,
+                    CopyState.PENDING,
+                    event.transfer,
+                    seq,
+                    installed,
+                )
+            case TransferCommitted():
+                transfer = self.transfers.pop(event.transfer, None)
+                if transfer is not None:
+                    ids = self._landing(transfer.place, event.transfer)
+                    written = event.digest == transfer_digest(ids)
+                    to = CopyState.COMMITTED if written else CopyState.UNCERTAIN
+                    self.tables.restate(transfer.place, ids, to)
+                    landed.append(Landing(event.type, transfer.place, transfer.ids, transfer.provenance))
+            case TransferAborted() | TransferRejected():
+                transfer = self.transfers.pop(event.transfer, None)
+                if transfer is not None:
+                    self.tables.drop(transfer.place, self._landing(transfer.place, event.transfer))
+            case BlockEvicted():
+                place = Place(event.holder, event.group, alias)
+                if event.certain:
+                    self.tables.drop(place, event.ids)
+                    if event.reason is EvictReason.EXPIRED:
+                        self._expire_transfers(place)
+                else:
+                    self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
+            case BlockInvalidated():
+                place = Place(event.holder, event.group, alias)
+                self.tables.drop(place, event.ids)
+                holder = self.holders.get(event.holder)
+                if holder is None or holder.base_seq is None:
+                    self.tables.unverified.setdefault(place, set()).update(event.ids)
+            case TierChanged():
+                source = Place(event.from_holder, event.group, alias)
+                target = Place(event.to_holder, event.group, alias)
+                if self._declared(source) and self._declared(target):
+                    self.tables.move(source, target, event.ids)
+            case SnapshotPart() | Statement() | Ack() | Refused():
+                return
+            case _:
+                assert_never(event)
+
+    def listing(
+        self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing]
+    ) -> tuple[dict[tuple[bytes, bytes], HeldCopy], bool]:
+        """What a record lists within its range, by (alias, id), and whether all of its profiles are known."""
+        seq, installed = record.header.seq, record.header.control.offset
+        known = True
+        listed: dict[tuple[bytes, bytes], HeldCopy] = {}
+        for alias, events in record.parts.items():
+            for run in (run for event in events if isinstance(event, SnapshotPart) for run in event.runs):
+                profile = self.profiles.get((alias, run.profile))
+                if profile is None:
+                    known = False
+                    continue
+                inside = [
+                    (b, p) for b, p in zip(run.ids, run.parents, strict=True) if mark.low <= b <= mark.high
+                ]
+                for block, parent in inside:
+                    listed[alias, block] = HeldCopy(
+                        parent,
+                        profile,
+                        run.profile,
+                        run.state,
+                        run.lineage,
+                        run.admitted_after,
+                        seq,
+                        installed,
+                        run.transfer,
+                    )
+                place = Place(mark.holder, mark.group, alias)
+                if run.transfer is not None and run.state is CopyState.PENDING:
+                    self.transfers.setdefault(
+                        run.transfer, OpenTransfer(place, run.admitted_after, seq, run.ids)
+                    )
+                if run.state is CopyState.PENDING:
+                    continue
+                landed.append(
+                    Landing("snapshot_part", place, tuple(block for block, _ in inside), run.admitted_after)
+                )
+        return listed, known
+
+    def _land(
+        self,
+        landed: list[Landing],
+        event: BlockStored | TransferStarted,
+        place: Place,
+        lineage: Lineage,
+        state: CopyState,
+        transfer: str | None,
+        seq: int,
+        installed: int,
+    ) -> None:
+        profile = self.profiles.get((place.alias, event.profile))
+        like = HeldCopy(
+            b"", profile, event.profile, state, lineage, event.admitted_after, seq, installed, transfer
+        )
+        self.tables.chain(place, event.ids, event.parent, like)
+        landed.append(Landing(event.type, place, event.ids, event.admitted_after))
+
+    def _declared(self, place: Place, number: int | None = None) -> bool:
+        """Whether the stream has declared the place, and the profile number there: behind a hole it may not
+        have."""
+        holder = self.holders.get(place.holder)
+        known = holder is not None and place.group in holder.groups
+        return known and (number is None or (place.alias, number) in self.profiles)
+
+    def _expire_transfers(self, place: Place) -> None:
+        """A transfer of which nothing is pending any more has expired. A clear or a removal says nothing of
+        what is still on its way: such a transfer stays open."""
+        for name in [name for name, transfer in self.transfers.items() if transfer.place == place]:
+            if not self._landing(place, name):
+                del self.transfers[name]
+
+    def _landing(self, place: Place, transfer: str) -> list[bytes]:
+        return [
+            block
+            for block, copy in self.tables.places.get(place, {}).items()
+            if copy.transfer == transfer and copy.state is CopyState.PENDING
+        ]
