@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,14 +20,18 @@ from events.fold.state import StreamState
 from events.ids import Role, StreamKey
 from events.kafka.connection import KafkaConnection, LogTail, RawRecord, make_producer
 from events.kafka.control import ControlWriter
+from events.kafka.partition_log import KafkaPartitionLog
 from events.kafka.topic_admin import TopicAdmin
 from events.model.control import ControlBody, Registered
 from events.signing import Signer
 from events.topic import EVENTS, Topic, TopicNames
+from indexer.applier import Applier
+from indexer.postgres_store import PostgresStore
 from kvledger.command.key import _ensure_grants, ensure_keys
 from kvledger.control import read_registry, wall_ms
 from kvledger.keyfile import load_signers
 from kvledger.settings import Settings
+from tests.support.applier_world import MemoryOutbox
 from tests.support.log import StreamBuilder
 from tests.support.random_log import RandomLog
 
@@ -116,6 +121,26 @@ class IndexerLog:
 
     async def registry(self) -> Registry:
         return await read_registry(self.connection)
+
+    @asynccontextmanager
+    async def applying(self, database: str) -> AsyncIterator[tuple[Applier, PostgresStore]]:
+        """An indexer's applier from this log into the database, with its store; it owns nothing yet."""
+        store, partition_log = PostgresStore(database), KafkaPartitionLog(self.connection)
+        try:
+            yield (
+                Applier(
+                    store,
+                    partition_log,
+                    MemoryOutbox(),
+                    await self.registry(),
+                    topic=self.connection.topic(EVENTS),
+                    monotonic_s=time.monotonic,
+                ),
+                store,
+            )
+        finally:
+            await partition_log.close()
+            await store.close()
 
     def environment(self, database: str) -> dict[str, str]:
         """What a kvledger process of this log needs to be told."""

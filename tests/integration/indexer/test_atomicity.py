@@ -16,13 +16,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from events.fold.digest import index_digest
 from events.kafka.connection import RawRecord
-from events.kafka.partition_log import KafkaPartitionLog
 from events.kafka.topic_admin import TopicAdmin
 from events.topic import EVENTS
 from indexer.applier import Applier
 from indexer.postgres_store import PostgresStore
 from indexer.store import StoreUnavailableError
-from tests.support.applier_world import MemoryOutbox
 from tests.support.indexer_log import IndexerLog, indexer_log
 from tests.support.random_log import RandomLog
 from tests.support.stack import drop_database, with_database
@@ -98,23 +96,13 @@ AND datname = current_database()
 
 async def follow(log: IndexerLog, database: str) -> Applier:
     """An applier that owned the partition and applied all that the log holds from where it stood."""
-    store, partition_log = PostgresStore(database), KafkaPartitionLog(log.connection)
-    applier = Applier(
-        store,
-        partition_log,
-        MemoryOutbox(),
-        await log.registry(),
-        topic=log.connection.topic(EVENTS),
-        monotonic_s=time.monotonic,
-    )
-    (offset,) = (await applier.own([0])).values()
-    fresh: Sequence[RawRecord] = [record for record in await log.read() if record.offset >= offset]
-    await applier.apply(0, fresh)
-    registry, states = await log.registry(), await log.fold()
-    assert await store.digest(registry) == index_digest(states, registry)
-    assert await store.usage() == usage_of(states)
-    await partition_log.close()
-    await store.close()
+    async with log.applying(database) as (applier, store):
+        (offset,) = (await applier.own([0])).values()
+        fresh: Sequence[RawRecord] = [record for record in await log.read() if record.offset >= offset]
+        await applier.apply(0, fresh)
+        registry, states = await log.registry(), await log.fold()
+        assert await store.digest(registry) == index_digest(states, registry)
+        assert await store.usage() == usage_of(states)
     return applier
 
 

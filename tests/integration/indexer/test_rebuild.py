@@ -157,25 +157,11 @@ async def test_rebuild_beside_a_running_indexer_is_equal_and_taken_over(
 
 async def test_rebuilt_rows_are_those_the_indexer_writes(log: IndexerLog, database: str) -> None:
     """History, provenance, tables, views, grants: nobody can tell a rebuilt index by its rows."""
-    from events.kafka.partition_log import KafkaPartitionLog
-    from indexer.applier import Applier
-    from tests.support.applier_world import MemoryOutbox
-
     one = await log.random(7, 0)
     await log.send(0, [record.value for record in one.records(600)])
-    store, partition_log = PostgresStore(database), KafkaPartitionLog(log.connection)
-    applier = Applier(
-        store,
-        partition_log,
-        MemoryOutbox(),
-        await log.registry(),
-        topic=log.connection.topic(EVENTS),
-        monotonic_s=time.monotonic,
-    )
-    await applier.own([0, 1])
-    await applier.apply(0, await log.read())
-    await store.close()
-    await partition_log.close()
+    async with log.applying(database) as (applier, _):
+        await applier.own([0, 1])
+        await applier.apply(0, await log.read())
     before = await history(database)
     catalogue = await described(database)
     report = await rebuild(log, database)

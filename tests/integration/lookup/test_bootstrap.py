@@ -13,8 +13,8 @@ from indexer.service.config import ServiceConfig
 from indexer.service.server import start
 from indexer.store import Snapshot
 from router_client.client import RouterClient
-from tests.integration.lookup.test_lookup_service import CHAIN, answered, serving, url
 from tests.support.live_log import PARTITIONS, RING, LiveLog, live_log, tiny_hook, until
+from tests.support.lookup_service import CHAIN, answered, serving, url
 from tests.support.reader_world import lengths, reasons
 
 

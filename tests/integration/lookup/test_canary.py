@@ -14,8 +14,8 @@ from indexer.service.config import ServiceConfig
 from indexer.service.server import start
 from router_client.client import RouterClient
 from router_client.limit import ViewLimits
-from tests.integration.lookup.test_lookup_service import CHAIN, answered, url
 from tests.support.live_log import RING, SIGNERS, live_log, tiny_hook, until
+from tests.support.lookup_service import CHAIN, answered, url
 from tests.support.reader_world import lengths
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from events.token import Token
 from router_client.client import RouterClient
-from router_client.view import LocalView
-from tests.integration.lookup.test_lookup_service import CHAIN, TOKENS, answered, serving, url
 from tests.support.live_log import live_log, tiny_hook, until
+from tests.support.lookup_service import CHAIN, TOKENS, answered, serving, url
 from tests.support.reader_world import lengths, reasons
+from tests.support.withheld import Withheld
 
 ASKED: dict[str, Any] = {
     "profile": "tiny",
@@ -84,16 +84,7 @@ async def test_a_token_of_one_replica_is_waited_for_by_another(
         await hook.store(CHAIN[:2])
         await answered(second, lambda a: lengths(a) == {"w0": 2})
         behind = two.service.view
-        held: list[tuple[Any, ...]] = []
-        apply = LocalView.apply_record
-
-        def later(view: LocalView, *given: Any) -> Any:
-            if view is not behind:
-                return apply(view, *given)
-            held.append(given)
-            return None
-
-        monkeypatch.setattr(LocalView, "apply_record", later)
+        withheld = Withheld(monkeypatch, lambda view, _: view is behind)
         await hook.store(CHAIN[2:5], parent=CHAIN[1])
         ahead = await answered(first, lambda a: lengths(a) == {"w0": 5})
         assert not behind.reached(Token.decode(ahead.token))
@@ -102,10 +93,8 @@ async def test_a_token_of_one_replica_is_waited_for_by_another(
         waiting = asyncio.create_task(
             http.post("/v1/lookup", json={**ASKED, "min_token": ahead.token, "wait_ms": 5_000})
         )
-        await until(lambda: held)
-        monkeypatch.undo()
-        for given in held:
-            behind.apply_record(*given)
+        await until(lambda: withheld.held)
+        withheld.hand_over(behind)
         two.service.feed._wake()
         response = await waiting
         assert response.json()["matches"][0]["matched_blocks"] == 5

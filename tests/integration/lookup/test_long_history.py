@@ -9,9 +9,9 @@ from typing import Any
 from events.codec import EncodedBatch
 from events.topic import EVENTS, pinned_partition, stream_record_key
 from router_client.client import RouterClient
-from tests.integration.lookup.test_lookup_service import CHAIN, answered, serving, url
 from tests.support.live_log import PARTITIONS, TinyHook, live_log, tiny_hook, until
 from tests.support.log import block, stored
+from tests.support.lookup_service import CHAIN, answered, serving, url
 from tests.support.reader_world import lengths, reasons
 
 RECORDS, IDS = 100, 2_000

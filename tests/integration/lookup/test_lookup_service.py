@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -15,74 +12,23 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from events.identity import profile_digest
-from events.ids import Role
-from events.kafka.connection import KafkaConnection, LogTail
+from events.kafka.connection import LogTail
 from events.kafka.topic_admin import TopicAdmin
 from events.model.control import ExitAttested, Fenced
 from events.model.part import Ack, BlockStored, RequestStanding
 from events.token import Token
-from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS, TopicNames
+from events.topic import CONTROL, EVENTS, PULSE, QUOTA, SIGNALS
 from indexer.postgres_store import PostgresStore
-from indexer.service.config import LoadSnapshot, ServiceConfig
-from indexer.service.server import FeedFailedError, RunningServer, bound_socket, run, start
+from indexer.service.config import ServiceConfig
+from indexer.service.server import FeedFailedError, bound_socket, run, start
 from indexer.store import Snapshot
 from router_client.client import RouterClient
-from router_client.failure import StaleError, UnavailableError
-from router_client.wire import Answer
-from tests.support.live_log import PARTITIONS, RING, SIGNERS, begin_log, live_log, tiny_hook, until
+from tests.support.live_log import PARTITIONS, RING, begin_log, live_log, tiny_hook, until
 from tests.support.log import PROFILE
-from tests.support.reader_world import chain_of, lengths, reasons
+from tests.support.lookup_service import CHAIN, TOKENS, answered, serving, url
+from tests.support.reader_world import lengths, reasons
 
-TOKENS = list(range(640))
-CHAIN = chain_of(TOKENS)
 PROFILE_ID = profile_digest(PROFILE)
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    kafka: str, prefix: str, *, load_snapshot: LoadSnapshot | None = None, ready: bool = True
-) -> AsyncIterator[RunningServer]:
-    config = ServiceConfig(
-        connection=KafkaConnection(kafka, TopicNames(prefix)),
-        keyring=RING,
-        reader=f"reader-{secrets.token_hex(4)}",
-        port=0,
-        signers={Role.CONTROL: SIGNERS[Role.CONTROL]},
-        load_snapshot=load_snapshot,
-    )
-    server = await start(config)
-    try:
-        if ready:
-            async with httpx.AsyncClient(base_url=url(server)) as http:
-                await until(lambda: _ready(http))
-        yield server
-    finally:
-        await server.stop()
-
-
-async def _ready(http: httpx.AsyncClient) -> bool:
-    return (await http.get("/readyz")).status_code == 200
-
-
-def url(server: RunningServer) -> str:
-    return f"http://127.0.0.1:{server.port}"
-
-
-async def answered(client: RouterClient, holds: Any, **asked: Any) -> Answer:
-    """The first answer for which the condition holds."""
-
-    async def ask() -> Answer | None:
-        try:
-            found = await client.lookup(
-                **{"profile": "tiny", "token_ids": TOKENS, "domain": "default", "max_staleness": 2.0, **asked}
-            )
-        except (StaleError, UnavailableError):
-            return None
-        return found if holds(found) else None
-
-    found = await until(ask)
-    assert isinstance(found, Answer)
-    return found
 
 
 async def test_what_a_hook_writes_is_answered_within_the_bound(kafka: str, topic_prefix: str) -> None:

@@ -16,10 +16,10 @@ from indexer.service.config import ServiceConfig
 from indexer.service.peer import Peer
 from indexer.service.server import start
 from router_client.client import RouterClient
-from router_client.view import LocalView
-from tests.integration.lookup.test_lookup_service import CHAIN, answered, serving, url
 from tests.support.live_log import RING, SIGNERS, live_log, tiny_hook, until
+from tests.support.lookup_service import CHAIN, answered, serving, url
 from tests.support.reader_world import lengths, reasons
+from tests.support.withheld import Withheld
 
 
 def configured(kafka: str, prefix: str, *peers: str) -> ServiceConfig:
@@ -74,16 +74,7 @@ async def test_an_empty_replica_says_stream_by_stream_what_it_has_read(
         assert hook.partition != other.partition
         await hook.store(CHAIN[:5])
         await other.store(CHAIN[:9])
-        held: list[tuple[Any, ...]] = []
-        apply = LocalView.apply_record
-
-        def without_one(view: LocalView, partition: int, *given: Any) -> Any:
-            if partition == hook.partition:
-                return apply(view, partition, *given)
-            held.append((partition, *given))
-            return None
-
-        monkeypatch.setattr(LocalView, "apply_record", without_one)
+        withheld = Withheld(monkeypatch, lambda _, partition: partition != hook.partition)
         server = await start(configured(kafka, topic_prefix))
         try:
             async with (
@@ -104,9 +95,7 @@ async def test_an_empty_replica_says_stream_by_stream_what_it_has_read(
                     "/v1/lookup", json={**asked, "max_staleness_ms": 2_000, "min_coverage": 1.0}
                 )
                 assert (strict.status_code, strict.headers["KV-Coverage"]) == (503, "1/2")
-                monkeypatch.undo()
-                for given in held:
-                    server.service.view.apply_record(*given)
+                withheld.hand_over(server.service.view)
                 server.service.feed._check_caught_up()
                 await answered(client, lambda a: a.complete and lengths(a) == {"w0": 5, "w1": 9})
         finally:
