@@ -134,11 +134,12 @@ class Applier:
     async def look_back(self) -> dict[int, int]:
         """Whether the log still holds what was applied. Partitions of which it doesn't are emptied, to be read
         again: the offset to read each from. Raises as `own` does; call it every `continuity.LOOK_EVERY_S`."""
+        # Not under the lock: a broker that doesn't answer must not hold up a rebalance.
+        for partition, offset in (await self._continuity.lost()).items():
+            where = "further back than is remembered" if offset is None else f"from {offset} on"
+            self._suspect[partition] = f"the log holds other records than were read, {where}"
+        seek_to: dict[int, int] = {}
         async with self._owning:
-            for partition, offset in (await self._continuity.lost()).items():
-                where = "further back than is remembered" if offset is None else f"from {offset} on"
-                self._suspect[partition] = f"the log holds other records than were read, {where}"
-            seek_to = {}
             for partition in self._suspect.keys() & self._owned.keys():
                 self.disown(partition)
                 self._owned[partition] = await self._take_over(partition)
