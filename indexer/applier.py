@@ -50,6 +50,11 @@ class _Owned:
     revoked: bool = False
     buried: set[int] = field(default_factory=set)
     """Offsets of the dead letters that were sent since the last commit."""
+    broken: str = ""
+    """Why the partition must be emptied and read again; nothing of it is applied any more."""
+    refused: int | None = None
+    """Newest offset that was refused because it may have been fetched from a former leader. A consumer that was
+    told to read again begins at the position, which is not behind it: from there on it has the new one's."""
 
 
 class Applier:
@@ -72,12 +77,12 @@ class Applier:
         monotonic_s: Callable[[], float],
         prune_every_s: float = 5.0,
         catch_up: Callable[[], Awaitable[bool]] | None = None,
+        continuity: Continuity | None = None,
         limits: StrangerLimits | None = None,
     ) -> None:
         self._store, self._log, self._outbox, self._registry = store, partition_log, outbox, registry
         self._topic = topic
-        self._continuity = Continuity(partition_log, topic)
-        self._suspect: dict[int, str] = {}
+        self._continuity = Continuity(partition_log, topic) if continuity is None else continuity
         self._monotonic_s = monotonic_s
         self._prune_every_s = prune_every_s
         self._owned: dict[int, _Owned] = {}
@@ -135,16 +140,22 @@ class Applier:
         """Whether the log still holds what was applied. Partitions of which it doesn't are emptied, to be read
         again: the offset to read each from. Raises as `own` does; call it every `continuity.LOOK_EVERY_S`."""
         # Not under the lock: a broker that doesn't answer must not hold up a rebalance.
-        for partition, offset in (await self._continuity.lost()).items():
-            where = "further back than is remembered" if offset is None else f"from {offset} on"
-            self._suspect[partition] = f"the log holds other records than were read, {where}"
+        found = await self._continuity.look()
+        for partition, offset in found.lost.items():
+            if partition in self._owned:
+                where = "further back than is remembered" if offset is None else f"from {offset} on"
+                self._owned[partition].broken = f"the log holds other records than were read, {where}"
+                self._owned[partition].revoked = True
+        for partition in found.moved & self._owned.keys():
+            if self._continuity.settle(partition):
+                self._owned[partition].refused = -1
         seek_to: dict[int, int] = {}
         async with self._owning:
-            for partition in self._suspect.keys() & self._owned.keys():
-                self.disown(partition)
-                self._owned[partition] = await self._take_over(partition)
-                seek_to[partition] = self._owned[partition].projection.next_offset
-            return seek_to
+            for partition, owned in list(self._owned.items()):
+                if owned.broken:
+                    self._owned[partition] = await self._take_over(partition, owned.broken)
+                    seek_to[partition] = self._owned[partition].projection.next_offset
+        return seek_to
 
     def disown(self, partition: int) -> None:
         """Forgets a partition's state; a write that is being retried is abandoned."""
@@ -153,10 +164,13 @@ class Applier:
         if owned is not None:
             owned.revoked = True
 
-    async def _take_over(self, partition: int) -> _Owned:
+    async def _take_over(self, partition: int, why: str | None = None) -> _Owned:
+        """`why`: the log isn't what was stored of it, whatever its last record says."""
         lease = await self._store.claim(self._topic, partition)
+        self._continuity.forget(partition)
+        await self._continuity.begin([partition])
         start, end = await self._log.bounds(self._topic, partition)
-        why = self._suspect.get(partition) or await self._mismatch(lease, start, end)
+        why = why or await self._mismatch(lease, start, end)
         if why is not None:
             if lease.log_id:
                 log.error(
@@ -169,7 +183,6 @@ class Applier:
             # Without rows nobody can tell an old log from one that nobody has indexed yet: whatever is in it
             # now counts as a rebuild, which writes nothing to Kafka.
             lease = await self._store.reset(lease, log_id=self._registry.log, start=start, rebuild_until=end)
-            self._suspect.pop(partition, None)
         states = await self._store.load(lease)
         owned = _Owned(
             lease,
@@ -221,18 +234,28 @@ class Applier:
                 return
             async with owned.lock:
                 self._unsure(owned)
-                stood_at = owned.committed
-                try:
-                    while not owned.revoked and await self._apply(owned, chunk):
-                        pass
-                finally:
-                    self._remember(owned, stood_at, chunk)
+                trusted = self._trusted(owned, chunk)
+                self._note(owned, trusted)
+                while not owned.revoked and await self._apply(owned, trusted):
+                    pass
 
-    def _remember(self, owned: _Owned, stood_at: int, chunk: Sequence[RawRecord]) -> None:
-        if not owned.revoked:
-            for record in chunk:
-                if stood_at <= record.offset < owned.committed:
-                    self._continuity.note(record.partition, record.offset, sha256(record.value))
+    def _trusted(self, owned: _Owned, chunk: Sequence[RawRecord]) -> Sequence[RawRecord]:
+        """Those of the chunk that were fetched from the leader that was looked at. Raises SeekError."""
+        if owned.refused is None:
+            return chunk
+        for at, record in enumerate(chunk):
+            if record.offset <= owned.refused:
+                owned.refused = None
+                return chunk[at:]
+            owned.refused = record.offset
+        raise SeekError(owned.lease.partition, owned.projection.next_offset)
+
+    def _note(self, owned: _Owned, chunk: Sequence[RawRecord]) -> None:
+        """Before anything of it is written: what is lost while a write waits must not be written any more."""
+        for record in chunk if not owned.revoked else ():
+            if record.offset >= owned.projection.next_offset:
+                size = len(record.value)
+                self._continuity.note(record.partition, record.offset, sha256(record.value), size)
 
     async def _apply(self, owned: _Owned, chunk: Sequence[RawRecord]) -> bool:
         """Folds and commits what it can of the chunk; whether to go on with the rest of it."""
@@ -359,7 +382,9 @@ class Applier:
                 await asyncio.sleep(pause_s)
             except LeaseLostError as error:
                 log.warning("%s", error, extra={"action": "lease_lost"})
-                self.disown(owned.lease.partition)
+                owned.revoked = True
+                if self._owned.get(owned.lease.partition) is owned:
+                    self.disown(owned.lease.partition)
         return None
 
     async def prune(self) -> None:

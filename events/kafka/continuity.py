@@ -3,46 +3,98 @@
 A log that lost its newest records and was written on since looks whole to who had read them: it goes on at its
 offset and never sees what now stands below. So readers remember what they have read (the SHA-256 of each record
 since the last look), and compare it when a partition's leadership has changed, which is the only time at which
-acknowledged records can go. What is lost is always the log's end, so one record that stood at the last look and
-stands there still vouches for all before it.
+acknowledged records can go. What a reader has fetched by then and not noted yet may be gone just as well, and no
+look can see it: so a change of leadership also tells the reader to drop that.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from events.chain import sha256
+from events.kafka.connection import LogUnavailableError
 from events.kafka.partition_log import PartitionLog
 
 LOOK_EVERY_S = 1.0
 MOST_RECORDS = 16_384
-"""Of one partition between two looks, far more than is read in that time: the oldest are forgotten first."""
+MOST_BYTES = 64 << 20
+"""Of one partition between two looks, far more than is read in that time. Who read more and then sees the
+leadership change can't tell what was lost, and takes everything for lost."""
 _UNKNOWN = -1
 
 
 @dataclass(slots=True)
 class _Trail:
-    """(offset, SHA-256) of what was read since the last look, and of the last record before it."""
+    """What was read since the last settled look, and the last record before it: (offset, SHA-256, size)."""
 
-    read: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=MOST_RECORDS))
-    leader_epoch: int = _UNKNOWN
+    leader_epoch: int | None
+    """None: not asked yet. `_UNKNOWN`: the broker keeps none, so every look compares."""
+    read: deque[tuple[int, bytes, int]] = field(default_factory=deque)
+    size: int = 0
+    overflowed: bool = False
+    looked: tuple[int, int] | None = None
+    """(epoch, offset of the last record compared) of a look that found the leadership changed and no loss."""
+
+    def last(self) -> int:
+        return self.read[-1][0] if self.read else -1
+
+    def add(self, offset: int, record_sha256: bytes, size: int) -> None:
+        while self.read and self.read[-1][0] >= offset:
+            self.size -= self.read.pop()[2]
+        self.read.append((offset, record_sha256, size))
+        self.size += size
+        while len(self.read) > MOST_RECORDS or (self.size > MOST_BYTES and len(self.read) > 1):
+            self.size -= self.read.popleft()[2]
+            self.overflowed = True
+
+    def trim(self, mark: int) -> None:
+        """The record at `mark` vouches for all before it."""
+        while self.read and self.read[0][0] < mark:
+            self.size -= self.read.popleft()[2]
+        self.overflowed = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`lost`: partitions that no longer hold what was read, each with the first offset at which they don't, None
+    when that may lie before everything remembered. `moved`: partitions that have another leader and hold what was
+    noted. Partitions that can't be asked now are in neither."""
+
+    lost: dict[int, int | None]
+    moved: frozenset[int]
 
 
 class Continuity:
-    """What one reader has read of a topic. `note` every record, `lost` every `LOOK_EVERY_S` and before reading
-    goes on after a failure."""
+    """What one reader has read of a topic.
+
+    `begin` a partition before reading it, `note` every record, `look` every `LOOK_EVERY_S` and before reading goes
+    on after a failure. A partition that is `lost` is read anew (`forget`, `begin`). Of one that `moved` drop what
+    was fetched and not noted, then `settle` it; until then every look reports it again.
+    """
 
     def __init__(self, log: PartitionLog, topic: str) -> None:
         self._log, self._topic = log, topic
         self._trails: dict[int, _Trail] = {}
 
-    def note(self, partition: int, offset: int, record_sha256: bytes) -> None:
-        """The next record that was read, in the order of the log."""
+    async def begin(self, partitions: Iterable[int]) -> None:
+        """Asks for the leadership of those that haven't begun. Raises LogUnavailableError."""
+        fresh = [partition for partition in partitions if partition not in self._trails]
+        if not fresh:
+            return
+        epochs = await self._log.leader_epochs(self._topic, fresh)
+        for partition in fresh:
+            if partition not in epochs:
+                raise LogUnavailableError(f"{self._topic}[{partition}] has no leader")
+            self._trails[partition] = _Trail(epochs[partition])
+
+    def note(self, partition: int, offset: int, record_sha256: bytes, size: int = 0) -> None:
+        """The next record that was read; one at an offset that was noted takes the place of all from there on.
+        `size`: of its value in bytes."""
         trail = self._trails.get(partition)
         if trail is None:
-            trail = self._trails[partition] = _Trail()
-        trail.read.append((offset, record_sha256))
+            trail = self._trails[partition] = _Trail(None)
+        trail.add(offset, record_sha256, size)
 
     def forget(self, partition: int) -> None:
         """Reading of the partition begins elsewhere, or ends."""
@@ -51,43 +103,56 @@ class Continuity:
     def last(self, partition: int) -> tuple[int, bytes] | None:
         """(offset, SHA-256) of the last record read."""
         trail = self._trails.get(partition)
-        return trail.read[-1] if trail is not None and trail.read else None
+        return trail.read[-1][:2] if trail is not None and trail.read else None
 
-    async def lost(self) -> dict[int, int | None]:
-        """By partition that no longer holds all that was read: the first offset at which it doesn't, None when
-        that may lie before everything remembered. It stays so until it is forgotten.
-
-        Raises LogUnavailableError: nothing is known, look again.
-        """
-        marks = {partition: trail.read[-1][0] for partition, trail in self._trails.items() if trail.read}
-        if not marks:
-            return {}
-        epochs = await self._log.leader_epochs(self._topic, marks)
-        found: dict[int, int | None] = {}
-        for partition, mark in marks.items():
+    async def look(self) -> Look:
+        """Raises LogUnavailableError when no partition can be asked."""
+        marks = {partition: trail.last() for partition, trail in self._trails.items()}
+        lost: dict[int, int | None] = {}
+        moved: set[int] = set()
+        epochs = await self._log.leader_epochs(self._topic, marks) if marks else {}
+        for partition, epoch in epochs.items():
             trail = self._trails.get(partition)
             if trail is None:
                 continue
-            epoch = epochs[partition]
-            if epoch == _UNKNOWN or epoch != trail.leader_epoch:
-                first, lost_at = await self._compare(partition, trail)
-                if self._trails.get(partition) is not trail:
-                    continue
-                if lost_at is not None:
-                    found[partition] = None if lost_at == first else lost_at
-                    continue
-            trail.leader_epoch = epoch
-            while trail.read and trail.read[0][0] < mark:
-                trail.read.popleft()
-        return found
+            if epoch == trail.leader_epoch != _UNKNOWN:
+                trail.trim(marks[partition])
+                continue
+            compared = trail.last()
+            try:
+                found = [None] if trail.overflowed else await self._compare(partition, trail)
+            except LogUnavailableError:
+                continue
+            if self._trails.get(partition) is not trail:
+                continue
+            if found:
+                lost[partition] = found[0]
+            elif epoch == trail.leader_epoch:
+                trail.trim(compared)
+            else:
+                trail.looked = (epoch, compared)
+                moved.add(partition)
+        return Look(lost, frozenset(moved))
 
-    async def _compare(self, partition: int, trail: _Trail) -> tuple[int, int | None]:
-        """(offset of the oldest record remembered, that of the first which is gone or another one)."""
+    def settle(self, partition: int) -> bool:
+        """What was fetched and not noted is dropped, or is refused from here on. False if a record was noted that
+        the look didn't compare: the next one does. Call it without waiting in between."""
+        trail = self._trails.get(partition)
+        if trail is None or trail.looked is None or trail.looked[1] != trail.last():
+            return False
+        trail.leader_epoch, compared = trail.looked
+        trail.trim(compared)
+        return True
+
+    async def _compare(self, partition: int, trail: _Trail) -> list[int | None]:
+        """The first offset at which there is nothing or another record, if there is one."""
         start, _ = await self._log.bounds(self._topic, partition)
-        first = trail.read[0][0]
-        there = [(offset, digest) for offset, digest in trail.read if offset >= start]
-        if not there:
-            return first, None
-        records = await self._log.between(self._topic, partition, there[0][0], there[-1][0])
-        holds = {record.offset: sha256(record.value) for record in records}
-        return first, next((offset for offset, digest in there if holds.get(offset) != digest), None)
+        wanted = [(offset, digest) for offset, digest, _ in trail.read if offset >= start]
+        if not wanted:
+            return []
+        first, last = wanted[0][0], wanted[-1][0]
+        holds = await self._log.digests(self._topic, partition, first, last)
+        gone = next((offset for offset, digest in wanted if holds.get(offset) != digest), None)
+        if gone is None:
+            return []
+        return [None if gone == trail.read[0][0] else gone]

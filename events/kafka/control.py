@@ -177,6 +177,7 @@ class ControlTail:
         LogTruncatedError if the log ends before what was read, holds other records there or jumps: then nothing
         known here counts."""
         topic = self._connection.topic(CONTROL)
+        await self._look_back()
         if self._tail is None:
             tail = LogTail(self._connection, {(topic, 0): self.registry.next_offset})
             await tail.start()
@@ -185,11 +186,12 @@ class ControlTail:
         end = (await self._tail.end_offsets())[topic, 0]
         if end < self.registry.next_offset:
             raise LogTruncatedError(f"kv.control ends at {end}, {self.registry.next_offset} was read")
-        await self._look_back(started)
+        moved_ns = started
         while self.registry.next_offset < end:
             records = await self._tail.fetch(timeout_ms=200, max_records=2_000)
-            if not records:
-                await self._check_hole(topic, started)
+            if not records and self._monotonic_ns() - moved_ns >= self._hole_after_s * 1e9:
+                records = await self._behind_hole(self._tail, topic)
+            moved_ns = self._monotonic_ns() if records else moved_ns
             for record in records:
                 try:
                     decoded, why = self.registry.fold(record.offset, record.value, record.signature)
@@ -197,31 +199,38 @@ class ControlTail:
                     raise LogTruncatedError(str(error)) from error
                 if why == "redelivered":
                     continue
-                self._continuity.note(0, record.offset, sha256(record.value))
+                self._continuity.note(0, record.offset, sha256(record.value), len(record.value))
                 for listener in self._listeners:
                     listener(record, decoded, why)
         self.current_ns = started
         async with self._moved:
             self._moved.notify_all()
 
-    async def _look_back(self, now_ns: int) -> None:
-        if self._looked_ns is None or now_ns - self._looked_ns >= LOOK_EVERY_S * 1e9:
-            for lost_at in (await self._continuity.lost()).values():
-                where = "what was read" if lost_at is None else f"what was read from {lost_at} on"
-                raise LogTruncatedError(f"kv.control holds other records than {where}")
-            self._looked_ns = now_ns
-
-    async def _check_hole(self, topic: str, since_ns: int) -> None:
-        """Raises LogTruncatedError if a broker that answers has nothing to give where a record must be, and
-        LogUnavailableError if it doesn't answer."""
-        if self._tail is None or self._monotonic_ns() - since_ns < self._hole_after_s * 1e9:
+    async def _look_back(self) -> None:
+        now_ns = self._monotonic_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_EVERY_S * 1e9:
             return
-        end = (await self._tail.end_offsets())[topic, 0]
-        if self.registry.next_offset < end:
+        await self._continuity.begin([0])
+        found = await self._continuity.look()
+        for lost_at in found.lost.values():
+            where = "what was read" if lost_at is None else f"what was read from {lost_at} on"
+            raise LogTruncatedError(f"kv.control holds other records than {where}")
+        if found.moved:
+            await self._drop_tail()
+            self._continuity.settle(0)
+        self._looked_ns = now_ns
+
+    async def _behind_hole(self, tail: LogTail, topic: str) -> list[RawRecord]:
+        """The records that a broker which answers gives after all, where nothing came for long. Raises
+        LogTruncatedError if it has none where one must be, LogUnavailableError if it doesn't answer."""
+        end = (await tail.end_offsets())[topic, 0]
+        records = await tail.fetch(timeout_ms=2_000, max_records=2_000)
+        if not records and self.registry.next_offset < end:
             raise LogTruncatedError(
                 f"kv.control holds no record at {self.registry.next_offset} and ends at {end}: it must be "
                 "written without transactions and never be compacted"
             )
+        return records
 
     async def run(self) -> None:
         """Keeps catching up until cancelled; a broker that is away is retried, `current_ns` then stands still.

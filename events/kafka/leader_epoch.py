@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, LeaderNotAvailableError, for_code
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, for_code
 from aiokafka.protocol.api import Request, RequestStruct
 from aiokafka.protocol.offset import OffsetResponse_v4
 from aiokafka.protocol.types import Array, Int8, Int32, Int64, Schema, String
@@ -51,29 +51,35 @@ class _ListOffsets(Request[_Question]):  # type: ignore[misc]
 
 
 async def leader_epochs(client: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """By partition, the epoch of its leader, as the leader says; -1 from a broker that keeps none.
+    """By partition whose leader answers, its epoch; -1 from a broker that keeps none. One that doesn't answer
+    takes nothing from the others.
 
-    `client` is an `aiokafka.client.AIOKafkaClient`. Raises the library's KafkaError.
+    `client` is an `aiokafka.client.AIOKafkaClient`. Raises the library's KafkaError when nobody answers.
     """
     await client.add_topic(topic)
     by_leader: dict[int, list[int]] = defaultdict(list)
+    trouble: KafkaError | None = None
     for number in partitions:
         leader = client.cluster.leader_for_partition(TopicPartition(topic, number))
         if leader is None or leader < 0:
-            client.force_metadata_update()
-            raise LeaderNotAvailableError(f"{topic}[{number}] has no leader")
-        by_leader[leader].append(number)
+            trouble = LeaderNotAvailableError(f"{topic}[{number}] has no leader")
+        else:
+            by_leader[leader].append(number)
     found: dict[int, int] = {}
     for leader, numbers in by_leader.items():
         try:
             answer = await client.send(leader, _ListOffsets(topic, numbers))
-        except KafkaConnectionError:
-            client.force_metadata_update()
-            raise
+        except KafkaError as error:
+            trouble = error
+            continue
         for _, answered in answer.topics:
             for number, code, _, _, epoch in answered:
                 if code:
-                    client.force_metadata_update()
-                    raise for_code(code)(f"{topic}[{number}]")
-                found[int(number)] = int(epoch)
+                    trouble = for_code(code)(f"{topic}[{number}]")
+                else:
+                    found[int(number)] = int(epoch)
+    if trouble is not None:
+        client.force_metadata_update()
+        if not found:
+            raise trouble
     return found

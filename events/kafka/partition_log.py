@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeVar
 
+from events.chain import sha256
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
 
+_FETCH_RECORDS = 500
 _Result = TypeVar("_Result")
 
 
@@ -21,10 +23,12 @@ class PartitionLog(Protocol):
         """The first record at or after `offset`, None when there is none before the log's end."""
 
     async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
-        """By partition, how often its leadership has changed; -1 where the broker doesn't know."""
+        """By partition that has a leader which answers, how often the leadership has changed; -1 where the broker
+        doesn't know. Raises when none can be asked."""
 
-    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
-        """The records at `first` to `last`, those that there are; `first` must not lie before the log's start."""
+    async def digests(self, topic: str, partition: int, first: int, last: int) -> dict[int, bytes]:
+        """By offset, the SHA-256 of the values of the records at `first` to `last`, those that there are; `first`
+        must not lie before the log's start."""
 
 
 class KafkaPartitionLog:
@@ -57,26 +61,31 @@ class KafkaPartitionLog:
     async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
         return await self._ask(topic, lambda tail: tail.leader_epochs(topic, partitions))
 
-    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
-        async def read(tail: LogTail) -> list[RawRecord]:
+    async def digests(self, topic: str, partition: int, first: int, last: int) -> dict[int, bytes]:
+        async def read(tail: LogTail) -> dict[int, bytes]:
             _, end = await tail.bounds(topic, partition)
-            after = min(last + 1, end)
-            tail.assign({(topic, partition): first} if first < after else {})
-            found: list[RawRecord] = []
-            while first < after and (not found or found[-1].offset < after - 1):
-                found += await tail.fetch(timeout_ms=500)
+            newest, reached = min(last, end - 1), first - 1
+            tail.assign({(topic, partition): first} if first <= newest else {})
+            found: dict[int, bytes] = {}
+            while reached < newest:
+                for record in await tail.fetch(timeout_ms=500, max_records=_FETCH_RECORDS):
+                    reached = record.offset
+                    found[reached] = sha256(record.value)
             tail.assign({})
-            return [record for record in found if record.offset < after]
+            return found
 
         return await self._ask(f"{topic}[{partition}]", read)
 
     async def _ask(self, what: str, question: Callable[[LogTail], Awaitable[_Result]]) -> _Result:
-        async with self._lock:
-            try:
-                async with asyncio.timeout(self._timeout_s):
+        try:
+            async with asyncio.timeout(self._timeout_s), self._lock:
+                try:
                     return await question(await self._connected())
-            except BaseException as error:
-                raise await self._failed(error, what) from error
+                except BaseException:
+                    await self._drop()
+                    raise
+        except TimeoutError as error:
+            raise LogUnavailableError(f"{what} doesn't answer") from error
 
     async def _connected(self) -> LogTail:
         if self._tail is None:
@@ -84,12 +93,6 @@ class KafkaPartitionLog:
             await tail.start()
             self._tail = tail
         return self._tail
-
-    async def _failed(self, error: BaseException, what: str) -> BaseException:
-        await self._drop()
-        if isinstance(error, TimeoutError):
-            return LogUnavailableError(f"{what} doesn't answer")
-        return error
 
     async def close(self) -> None:
         """Idempotent; the next call connects again."""

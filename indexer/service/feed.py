@@ -191,7 +191,9 @@ class ViewFeed:
     async def _events(self) -> None:
         view, topic = self._fed(), self._connection.topic(EVENTS)
         partitions = range(view.registry.partitions)
-        lost = await self._continuity.lost()
+        await self._continuity.begin(partitions)
+        found = await self._continuity.look()
+        lost = found.lost
         begins, ends = await self._bounds([(topic, p) for p in partitions])
         for p in partitions:
             first, end = begins[topic, p], ends[topic, p]
@@ -200,6 +202,9 @@ class ViewFeed:
                     LOG.warning("partition %d lost records", p, extra={"action": "partition_lost"})
                 view.partition_lost(p, min(max(first, lost.get(p) or first), end))
                 self._continuity.forget(p)
+        await self._continuity.begin(partitions)
+        for p in found.moved:
+            self._continuity.settle(p)
         self.state.ends = {p: ends[topic, p] for p in partitions}
         self._check_caught_up()
         tail = LogTail(self._connection, {(topic, p): view.position(p) for p in partitions})
@@ -212,7 +217,7 @@ class ViewFeed:
             await tail.stop()
 
     async def _follow_while_whole(self, view: LocalView, tail: EvenTail) -> None:
-        """Raises LogUnavailableError once the log no longer holds what was read: begin again."""
+        """Raises LogUnavailableError once a partition has another leader: begin again, without what was fetched."""
         following = asyncio.create_task(self._follow(view, tail))
         looking = asyncio.create_task(self._look_back())
         try:
@@ -229,12 +234,16 @@ class ViewFeed:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                lost = await self._continuity.lost()
+                found = await self._continuity.look()
             except LogUnavailableError as error:
                 self._complain("events", error)
                 continue
-            if lost:
-                raise LogUnavailableError(f"other records than were read stand in partitions {sorted(lost)}")
+            if found.lost:
+                raise LogUnavailableError(
+                    f"partitions {sorted(found.lost)} hold other records than were read"
+                )
+            if found.moved:
+                raise LogUnavailableError(f"partitions {sorted(found.moved)} have another leader")
 
     async def _follow(self, view: LocalView, tail: EvenTail) -> None:
         """Partitions take turns by time, so that one that has much to read, or large records, delays the others
@@ -280,7 +289,8 @@ class ViewFeed:
         while queue and now_ns - begun_ns <= TURN_NS:
             record = queue.popleft()
             if record.offset >= view.position(record.partition):
-                self._continuity.note(record.partition, record.offset, sha256(record.value))
+                digest, size = sha256(record.value), len(record.value)
+                self._continuity.note(record.partition, record.offset, digest, size)
             view.apply_record(record.partition, record.offset, record.value, now_ns)
             newest = record.timestamp_ms
             now_ns = self._monotonic_ns()

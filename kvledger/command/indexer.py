@@ -77,6 +77,7 @@ def _end_within(seconds: float) -> None:
 async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     from events.fold.registry import Registry
     from events.kafka.connection import LogUnavailableError
+    from events.kafka.continuity import Continuity
     from events.kafka.control import ControlTail
     from events.kafka.partition_log import KafkaPartitionLog
     from events.signing import verify
@@ -92,7 +93,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     ring = _ring(settings)
     store = PostgresStore(dsn, keyring=ring)
     outbox = KafkaOutbox(at)
-    partition_log = KafkaPartitionLog(at)
+    partition_log, looked_back = KafkaPartitionLog(at), KafkaPartitionLog(at)
     tail = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns, interval_s=REGISTRY_INTERVAL_S)
     topic = at.topic(EVENTS)
 
@@ -114,6 +115,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         topic=topic,
         monotonic_s=time.monotonic,
         catch_up=catch_up,
+        continuity=Continuity(looked_back, topic),
     )
     control = ControlProjection(
         dsn, at, keyring=ring, monotonic_s=time.monotonic, monotonic_ns=time.monotonic_ns
@@ -148,6 +150,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         await asyncio.gather(*background, return_exceptions=True)
         await tail.stop()
         await outbox.close()
+        await looked_back.close()
         await partition_log.close()
         await store.close()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from events.chain import sha256
 from events.fold.registry import Registry
 from events.ids import StreamKey
 from events.kafka.connection import RawRecord
@@ -55,9 +56,9 @@ class MemoryPartitionLog:
         await asyncio.sleep(0)
         return dict.fromkeys(partitions, self.epoch)
 
-    async def between(self, topic: str, partition: int, first: int, last: int) -> list[RawRecord]:
+    async def digests(self, topic: str, partition: int, first: int, last: int) -> dict[int, bytes]:
         await asyncio.sleep(0)
-        return [record for record in self.records if first <= record.offset <= last]
+        return {r.offset: sha256(r.value) for r in self.records if first <= r.offset <= last}
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from events.chain import sha256
 from events.fold.registry import Registry
 from events.kafka.connection import KafkaConnection, LogTruncatedError, LogUnavailableError, make_producer
-from events.kafka.continuity import Continuity
+from events.kafka.continuity import Continuity, Look
 from events.kafka.control import ControlTail
 from events.kafka.partition_log import KafkaPartitionLog
 from events.signing import verify
@@ -52,11 +52,12 @@ async def test_records_that_were_read_and_are_others_now_are_found(tmp_path: Pat
         reader = Continuity(log, events)
         control = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns)
         try:
+            await reader.begin([0])
             await send(at, events, [b"a", b"b", b"c", b"d"])
             for offset, value in enumerate([b"a", b"b", b"c", b"d"]):
                 reader.note(0, offset, sha256(value))
                 if value == b"b":
-                    assert await reader.lost() == {}
+                    assert await reader.look() == Look({}, frozenset())
             await send(at, at.topic(CONTROL), [b"garbage"])
             await control.catch_up()
             await cut(settings)
@@ -64,7 +65,7 @@ async def test_records_that_were_read_and_are_others_now_are_found(tmp_path: Pat
             await send(at, events, [b"x", b"y", b"z"])
             await send(at, at.topic(CONTROL), [b"other garbage", b"more"])
             reader.note(0, 4, sha256(b"z"))
-            assert await reader.lost() == {0: 2}
+            assert (await reader.look()).lost == {0: 2}
             with pytest.raises(LogTruncatedError, match="other records"):
                 await until(lambda: _caught_up(control))
         finally:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from events.ids import StreamKey, StreamStatus
+from indexer.applier import SeekError
 from indexer.delta import Delta
 from indexer.memory_store import MemoryStore
-from indexer.store import Lease
+from indexer.store import Lease, StoreUnavailableError
 from tests.support.applier_world import ApplierWorld, MemoryPartitionLog
 from tests.support.log import ControlLog, StreamBuilder, block, declared, opened, stored
 from tests.support.store_contract import TOPIC, comparable, fold
@@ -146,3 +149,99 @@ async def test_a_log_that_was_cut_while_nobody_looked_is_found_by_the_next_proce
     world.log.cut(1)
     applier, start = await world.start()
     assert start == 0
+
+
+class AwayStore(MemoryStore):
+    """Can't be reached while `away`."""
+
+    away = False
+
+    async def claim(self, topic: str, partition: int) -> Lease:
+        if self.away:
+            raise StoreUnavailableError("away")
+        return await super().claim(topic, partition)
+
+
+async def test_a_partition_that_cannot_be_taken_over_is_tried_again_and_written_no_more() -> None:
+    store = AwayStore()
+    world = ApplierWorld(store)
+    one = StreamBuilder()
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), one.seal(events=[stored([block(1)])]).value])
+    await applier.look_back()
+    stands = await held(store)
+    world.log.cut(1)
+    world.log.send([GARBAGE])
+    store.away = True
+    with pytest.raises(StoreUnavailableError):
+        await applier.look_back()
+    await world.send(applier, [one.seal(events=[stored([block(2)])]).value])
+    assert await held(store) == stands
+    store.away = False
+    assert await applier.look_back() == {0: 0}
+    await applier.apply(0, world.log.records)
+    assert await held(store) == comparable(fold(world.log.records).values())
+
+
+async def test_what_waits_for_the_store_while_it_is_cut_off_is_never_written() -> None:
+    store = HangingStore()
+    world = ApplierWorld(store)
+    one, other = StreamBuilder("w1"), StreamBuilder("w2")
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), healthy(other)])
+    store.hangs.clear()
+    writing = asyncio.create_task(world.send(applier, [one.seal(events=[stored([block(1)])]).value]))
+    await store.entered.wait()
+    world.log.cut(1)
+    world.log.send([other.seal(events=[stored([block(2)])]).value])
+    assert await applier.look_back() == {0: 0}
+    store.hangs.set()
+    await writing
+    await applier.apply(0, world.log.records)
+    assert await held(store) == comparable(fold(world.log.records).values())
+
+
+async def test_what_was_fetched_from_the_former_leader_is_not_applied() -> None:
+    """The consumer has it already; told to read again, it begins at the position, and that is believed."""
+    store = MemoryStore()
+    world = ApplierWorld(store)
+    one, other = StreamBuilder("w1"), StreamBuilder("w2")
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), healthy(other)])
+    stale = world.log.send([one.seal(events=[stored([block(1)])]).value, one.seal().value])
+    world.log.cut(2)
+    world.log.send([other.seal(events=[stored([block(2)])]).value, other.seal().value, other.seal().value])
+    assert await applier.look_back() == {}
+    for delivered in (stale[:1], stale[1:]):
+        with pytest.raises(SeekError) as caught:
+            await applier.apply(0, delivered)
+        assert caught.value.offset == 2
+    await applier.apply(0, [*world.log.records[2:]])
+    assert applier.positions == {0: 5}
+    assert await held(store) == comparable(fold(world.log.records).values())
+    assert await applier.look_back() == {}
+
+
+async def test_a_loss_that_was_seen_dies_with_the_ownership() -> None:
+    """Who owns the partition next has looked for itself; later it isn't emptied for the sake of that look."""
+    store = MemoryStore()
+    world = ApplierWorld(store)
+    one = StreamBuilder()
+    applier, _ = await world.start()
+    await world.send(applier, [healthy(one), one.seal(events=[stored([block(1)])]).value])
+    await applier.look_back()
+    world.log.cut(1)
+    world.log.send([GARBAGE])
+    asked = world.log.digests
+
+    async def rebalanced(topic: str, partition: int, first: int, last: int) -> dict[int, bytes]:
+        await applier.own(set())
+        return await asked(topic, partition, first, last)
+
+    world.log.digests = rebalanced  # type: ignore[method-assign]
+    assert await applier.look_back() == {}
+    world.log.digests = asked  # type: ignore[method-assign]
+    other, start = await world.start()
+    assert start == 0
+    await other.apply(0, world.log.records)
+    assert await applier.own({0}) == {0: 2}
