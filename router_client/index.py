@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from events.ids import ROOT_PARENT
+from router_client.refused_store import RefusedStores
 
 STEPS_PER_CHANGE = 2_000
 """Continuations looked at within one call of `store` or `evict` before the rest is put off."""
@@ -26,6 +27,7 @@ class PrefixIndex:
 
     Not safe for use by several threads. A block's parent is fixed by its id, so a store that names another
     parent than the one known is refused (`conflicts` counts them): a liar may cost hits, never a wrong match.
+    What was refused waits in `refused`, and is stored once nobody holds the block under the other parent.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class PrefixIndex:
         "_retired",
         "_rooted",
         "conflicts",
+        "refused",
         "unsettled",
     )
 
@@ -56,6 +59,7 @@ class PrefixIndex:
         self._free: list[int] = []
         self._next = 0
         self._retired = 0
+        self.refused = RefusedStores()
         self.unsettled = 0
         self.conflicts = 0
 
@@ -76,7 +80,7 @@ class PrefixIndex:
         self._retired |= bits
 
     def _recycle(self) -> None:
-        busy = self.unsettled
+        busy = self.unsettled | self.refused.bits
         for bits, _ in self._releases:
             busy |= bits
         free = self._retired & ~busy
@@ -96,6 +100,8 @@ class PrefixIndex:
 
         Idempotent. Ids need not be in chain order, parents need not be resident.
         """
+        if self.refused.bits & bits:
+            self.refused.drop(bits, ids)
         resident, rooted, parent_of = self._resident, self._rooted, self._parent
         children = self._children
         late: list[bytes] = []
@@ -109,6 +115,7 @@ class PrefixIndex:
                     self._link(parent, block)
             elif parent_of[block] != parent:
                 self.conflicts += 1
+                self.refused.add(bits, block, parent)
                 continue
             elif mask & bits != bits:
                 resident[block] = self._one(mask | bits)
@@ -126,10 +133,13 @@ class PrefixIndex:
         if late:
             self._settle(bits, late)
 
-    def evict(self, bits: int, ids: Iterable[bytes]) -> None:
+    def evict(self, bits: int, ids: Sequence[bytes]) -> None:
         """The blocks are no longer held under `bits`. Idempotent."""
         resident, rooted, children = self._resident, self._rooted, self._children
         late: list[bytes] = []
+        admitted: list[bytes] = []
+        if self.refused.bits & bits:
+            self.refused.drop(bits, ids)
         for block in ids:
             mask = resident.get(block, 0)
             if not mask & bits:
@@ -148,8 +158,14 @@ class PrefixIndex:
             else:
                 del resident[block]
                 self._unlink(block)
+                if block in self.refused:
+                    admitted.append(block)
         if late:
             self._settle(bits, late)
+        for block in admitted:
+            found = self.refused.take(block)
+            if found is not None:
+                self.store(found[0], (block,), (found[1],))
 
     def work(self, steps: int) -> bool:
         """Drains up to `steps` of the backlog; true when nothing is left and every bit is settled."""

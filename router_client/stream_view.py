@@ -132,7 +132,8 @@ def make_layout(state: StreamState, index: PrefixIndex, credited: Collection[str
 @dataclass(slots=True)
 class StreamView:
     """`as_of_ns` by basis: when this reader began its newest own beacon at or before one that the stream
-    echoed at a point that is applied here. It never goes back within an epoch.
+    echoed at a point that is applied in `state`. It never goes back while the state is followed; whoever puts
+    another state in its place calls `start_over`, as an age of the one says nothing of the other.
 
     `shed`: its copies went over this reader's memory bound, it is not followed. `divergent`: its own pulse
     names another inventory or another last record than the fold has. `forked`: it obeys another `kv.control`
@@ -171,14 +172,18 @@ class StreamView:
 
     @property
     def partial(self) -> bool:
-        """Whether any holder may hold more than is known, so that absence can't be claimed."""
+        """Whether any holder may hold more than is known, or than the index could take, so that absence can't
+        be claimed."""
         for name, holder in self.state.holders.items():
-            link = self.links.get(name)
-            own = holder.durable_id is None or name in self.owned
-            inventory = holder.inventory if own else link.inventory if link else Inventory.PARTIAL
+            if holder.durable_id is None or name in self.owned:
+                inventory = holder.inventory
+            else:
+                link = self.links.get(name)
+                inventory = link.inventory if link else Inventory.PARTIAL
             if inventory is Inventory.PARTIAL:
                 return True
-        return False
+        refused = self.index.refused.bits
+        return bool(refused) and self.layout is not None and bool(refused & self.layout.all_bits)
 
     @property
     def durable(self) -> bool:
@@ -287,9 +292,21 @@ class StreamView:
         self.copy_count = self.state.copy_count()
 
     def restore(self) -> None:
-        """Indexes a stream whose fold came from a snapshot."""
+        """Indexes a stream that was folded without: from a snapshot, or before it was registered."""
         self.signature = holders_signature(self.state)
+        self.by_domain.clear()
         self.reindex()
+
+    def start_over(self, state: StreamState) -> None:
+        """Another state takes the place of this one. What was said of the former one goes with it: the new one
+        may be folded from an older place of the log. The stream's last word on how far it is stays."""
+        self.unindex()
+        self.state, self.signature, self.copy_count = state, (), 0
+        self.as_of_ns.clear()
+        self.divergent = False
+        self.pending.clear()
+        self.by_domain.clear()
+        self.opened.clear()
 
     def reindex(self) -> None:
         """Takes all bits back and stores everything anew under fresh ones."""

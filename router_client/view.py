@@ -20,6 +20,7 @@ from events.fold.change import Changes, Outcome
 from events.fold.registry import Registry
 from events.fold.staleness import REMEMBERED_BEACONS, BeaconBook
 from events.fold.state import StreamState
+from events.fold.stranger import counts, misplaced
 from events.ids import CANARY_WORKER, StreamKey, StreamStatus, Tier, Unit
 from events.keyring import KeyRing
 from events.model.audit import QuotaState
@@ -102,19 +103,26 @@ class LocalView:
 
     def restore(self, states: Iterable[tuple[int, StreamState]], positions: dict[int, int]) -> None:
         """Starts from a snapshot: (partition, fold state) of every stream, and the next offset by partition.
-        Call it before any record is applied."""
+        The bounds are those of records, and so is what may come in from which partition. Call it before any
+        record is applied."""
         for partition, state in states:
-            if self._foreign(state.key):
+            key = state.key
+            if key in self.streams or misplaced(self.registry, key, partition):
+                continue
+            if self._foreign(key):
                 self._archive(state)
+                continue
+            if self._full(key):
                 continue
             view = StreamView(state, partition, self.index)
             view.copy_count = state.copy_count()
-            self.streams[state.key] = view
-            self._note_stranger(state.key)
-            if self._indexable(view):
-                view.restore()
-            self._remember_profiles(view, view.state.profiles)
+            self.streams[key] = view
+            self._note_stranger(key)
+            self._remember_profiles(view, state.profiles)
             self.copies += view.copy_count
+            self._keep_bounds(view)
+            if not view.shed and key in self.streams and self._indexable(view):
+                view.restore()
         self.positions.update(positions)
         relink(self.streams, self.registry)
         self._version += 1
@@ -217,6 +225,12 @@ class LocalView:
         if isinstance(body, ExitAttested | Registered | Fenced | HolderEnrolled | HolderDestroyed):
             relink(self.streams, self.registry)
 
+    @property
+    def beacon_returned(self) -> bool:
+        """Whether an own beacon was read back here, so that echoes can count."""
+        newest = self.newest_beacon
+        return newest is not None and self.book.begun_at(*newest) is not None
+
     def _obey(self, body: ControlBody) -> None:
         if isinstance(body, ExitAttested):
             for view in self.streams.values():
@@ -226,13 +240,15 @@ class LocalView:
                 del self.former[key]
         if isinstance(body, Registered):
             named = StreamKey(body.worker, body.rank, body.epoch)
-            self._strangers.pop(named, None)
-            misplaced = self.streams.get(named)
-            if misplaced is not None and misplaced.partition != body.partition:
+            known = self.streams.get(named)
+            if known is not None and misplaced(self.registry, named, known.partition):
                 self._forget(named)
             for key in [k for k in self.streams if (k.worker, k.rank) == (body.worker, body.rank)]:
                 if self._foreign(key):
                     self._forget(key)
+            if named in self._strangers:
+                del self._strangers[named]
+                self._admit(named)
         if isinstance(body, Registered | Fenced):
             known = self.streams.get(StreamKey(body.worker, body.rank, body.epoch))
             if known is not None and not self._indexable(known):
@@ -240,8 +256,9 @@ class LocalView:
 
     def partition_lost(self, partition: int, next_offset: int) -> None:
         """The log no longer holds what comes next in a partition: every stream of it is in gap until its
-        snapshot, and reading goes on at `next_offset`."""
+        snapshot, and reading goes on at `next_offset`. This view is behind until its feed says otherwise."""
         self.positions[partition] = next_offset
+        self.caught_up = False
         self._version += 1
         for view in self.streams.values():
             if view.partition == partition:
@@ -281,16 +298,7 @@ class LocalView:
     def _view_of(self, key: StreamKey, epoch_no: int, partition: int) -> StreamView | None:
         view = self.streams.get(key)
         if view is None:
-            if self._foreign(key):
-                return None
-            registration = self.registry.registration_of(key)
-            if registration is not None and registration.body.partition != partition:
-                return None
-            if (
-                registration is not None
-                and len(self.streams) - len(self._strangers) >= self.limits.max_streams
-            ):
-                self.counters.refused_streams += 1
+            if self._foreign(key) or misplaced(self.registry, key, partition) or self._full(key):
                 return None
             view = StreamView(StreamState(key, epoch_no), partition, self.index)
             self.streams[key] = view
@@ -318,9 +326,21 @@ class LocalView:
         """Whether a later registration has superseded the stream, so that nothing of it matters here."""
         return key in self.registry.registrations and self.registry.superseded(key)
 
+    def _full(self, key: StreamKey) -> bool:
+        """Whether one registered stream more would be too many."""
+        if (
+            key not in self.registry.registrations
+            or len(self.streams) - len(self._strangers) < self.limits.max_streams
+        ):
+            return False
+        self.counters.refused_streams += 1
+        return True
+
     def _indexable(self, view: StreamView) -> bool:
+        """Nobody asks of a stream that isn't registered, and its copies may not stand in anybody's way."""
         return (
-            view.key not in self.registry.fenced
+            counts(self.registry, view.key)
+            and view.key not in self.registry.fenced
             and not self.registry.ended(view.key)
             and view.state.status is not StreamStatus.CLOSED
             and not self._foreign(view.key)
@@ -342,6 +362,25 @@ class LocalView:
         if (view.signature, view.layout is None) != (signature, layout) and view.durable:
             relink(self.streams, self.registry)
         self.copies += view.copy_count - before
+        self._keep_bounds(view)
+        if view.key not in self.streams:
+            return
+        if view.shed:
+            relink(self.streams, self.registry)
+        self._settle(view, now_ns)
+
+    def _admit(self, key: StreamKey) -> None:
+        """A stream that was read before its registration counts from now on, within the bounds."""
+        if len(self.streams) - len(self._strangers) > self.limits.max_streams:
+            self.counters.refused_streams += 1
+            self._forget(key)
+            return
+        view = self.streams[key]
+        if view.layout is None and not view.shed and self._indexable(view):
+            view.restore()
+
+    def _keep_bounds(self, view: StreamView) -> None:
+        """Strangers go first, then the stream itself: it is shed; one of nobody is forgotten."""
         while self.copies > self.limits.max_copies and self._strangers:
             self._forget_stranger()
         if view.key not in self.streams:
@@ -353,7 +392,6 @@ class LocalView:
             return
         if self.copies > self.limits.max_copies or marks > self.limits.max_marks:
             self._shed(view)
-        self._settle(view, now_ns)
 
     def _remember_profiles(self, view: StreamView, changed: Iterable[tuple[bytes, int]]) -> None:
         """So that a fleet that restarts is told apart from a profile that nobody ever had."""
@@ -369,18 +407,18 @@ class LocalView:
                 self.counters.forget("profiles_seen")
 
     def _shed(self, view: StreamView) -> None:
-        """Forgets a stream's copies. What is folded of it later starts in a gap."""
-        view.unindex()
+        """Forgets a stream's copies. What is folded of it later starts in a gap; what no snapshot heals, and
+        whose it is, stays known. Whoever calls links anew."""
         self.copies -= view.copy_count
-        state = StreamState(view.key, view.state.epoch_no)
+        former, state = view.state, StreamState(view.key, view.state.epoch_no)
         state.status, state.fault = StreamStatus.GAP, "over this reader's memory bound"
-        view.state, view.signature, view.copy_count, view.shed = state, (), 0, True
-        view.by_domain.clear()
-        view.opened.clear()
-        view.pending.clear()
+        if former.sticky or former.status is StreamStatus.CLOSED:
+            state.status, state.fault, state.sticky = former.status, former.fault, former.sticky
+        state.first_prev, state.draining = former.first_prev, former.draining
+        view.start_over(state)
+        view.shed = True
         self._waiting.pop(view.key, None)
         self.counters.shed += 1
-        relink(self.streams, self.registry)
 
     def _forget(self, key: StreamKey) -> None:
         view = self.streams.pop(key)

@@ -81,7 +81,7 @@ def make_plane(
             name
             for name, done in (
                 ("kv.control is not read to its end", feed.state.control_read),
-                ("no own beacon was read back yet", view.newest_signal >= 0),
+                ("no own beacon was read back yet", view.beacon_returned),
                 ("kv.events was not reached yet", feed.state.ends is not None),
             )
             if not done
