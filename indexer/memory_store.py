@@ -114,9 +114,9 @@ class MemoryStore:
     async def digest(self, registry: Registry) -> str:
         await asyncio.sleep(0)
         lines: list[bytes] = []
-        for partition in self._partitions.values():
+        for (_, number), partition in self._partitions.items():
             for key, rows in partition.streams.items():
-                if not counts(registry, key):
+                if not counts(registry, key, number):
                     continue
                 row = rows.row
                 over = superseded(registry, key, row["epoch_no"])

@@ -256,7 +256,9 @@ async def read_digest(connection: Any, registry: Registry, partitions: Collectio
     counted: dict[int, tuple[StreamKey, bool]] = {}
     for row in await connection.fetch("SELECT * FROM stream"):
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
-        if (partitions is not None and row["partition"] not in partitions) or not counts(registry, key):
+        if partitions is not None and row["partition"] not in partitions:
+            continue
+        if not counts(registry, key, row["partition"]):
             continue
         over = superseded(registry, key, row["epoch_no"])
         counted[row["id"]] = (key, over)

@@ -54,7 +54,7 @@ class PartitionProjection:
         streams = {state.key: state for state in states}
         if strangers is not None:
             strangers.held.clear()
-            strangers.adopt(streams.values())
+            strangers.adopt(streams.values(), partition)
         return cls(partition, next_offset, last_record_sha256, streams, strangers)
 
     def fold(self, records: Sequence[RawRecord]) -> Delta | None:
@@ -87,9 +87,7 @@ class PartitionProjection:
         return delta
 
     def _fold_one(self, delta: Delta, record: RawRecord) -> None:
-        changes, dead = fold_record(
-            self.streams, record.value, None if self.strangers is None else self.strangers.admit
-        )
+        changes, dead = fold_record(self.streams, record.value, self.admit)
         if dead == FOREIGN and self.strangers is not None and not self.strangers.bury:
             return
         if dead is not None:
@@ -99,9 +97,13 @@ class PartitionProjection:
         self._add(delta, record.offset, changes)
         self._call(delta, changes)
 
+    def admit(self, stream: StreamKey, epoch_no: int) -> bool:
+        """Whether a stream met for the first time here is folded. Raises UnreadControlError."""
+        return self.strangers is None or self.strangers.admit(stream, epoch_no, self.partition)
+
     def let_go(self) -> list[StreamKey]:
         """Ends the streams of nobody that are beyond a bound; whoever stores them must forget them too."""
-        gone = [] if self.strangers is None else self.strangers.overdue(self.streams)
+        gone = [] if self.strangers is None else self.strangers.overdue(self.streams, self.partition)
         for stream in gone:
             del self.streams[stream]
         return gone

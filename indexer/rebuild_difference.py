@@ -69,7 +69,7 @@ async def find_differences(
     }
     for row in await connection.fetch("SELECT * FROM stream ORDER BY worker, rank, epoch_no"):
         key = StreamKey(row["worker"], row["rank"], row["epoch"])
-        if row["partition"] not in partitions or not counts(registry, key):
+        if row["partition"] not in partitions or not counts(registry, key, row["partition"]):
             continue
         if superseded(registry, key, row["epoch_no"]):
             continue

@@ -110,8 +110,7 @@ class PartitionRebuild:
         if record.offset in self._refused:
             changes, dead = self._refuse(record)
         else:
-            admit = None if self._strangers is None else self._strangers.admit
-            changes, dead = fold_record(self.projection.streams, record.value, admit)
+            changes, dead = fold_record(self.projection.streams, record.value, self.projection.admit)
         if dead is not None and (dead != FOREIGN or self._strangers is None or self._strangers.bury):
             self.dead.append(DeadRow(record.offset, dead, _moment(self._last_ms)))
         if changes is not None:

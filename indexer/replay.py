@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from events.fold.record import fold_record
 from events.fold.registry import Registry
@@ -19,12 +20,12 @@ async def fold_log(
     """(states, first offset read by partition) of `kv.events` before `positions[p]`.
 
     A first offset above 0 means that the log's head is gone: the fold then has a base only where a
-    snapshot follows. Streams that nobody registered in `registry` are left out if one is given: the digest
+    snapshot follows. Streams that nobody registered there in `registry` are left out if one is given: the digest
     doesn't count them, and there can be any number. Raises LogUnavailableError.
     """
 
-    def admit(stream: StreamKey, _: int) -> bool:
-        return registry is None or counts(registry, stream)
+    def admit(partition: int, stream: StreamKey, _: int) -> bool:
+        return registry is None or counts(registry, stream, partition)
 
     topic = connection.topic(EVENTS)
     states: dict[int, dict[StreamKey, StreamState]] = {number: {} for number in positions}
@@ -42,7 +43,7 @@ async def fold_log(
         while any(reached[number] < wanted[number] for number in wanted):
             for record in await tail.fetch(timeout_ms=500):
                 if record.offset < wanted[record.partition]:
-                    fold_record(states[record.partition], record.value, admit)
+                    fold_record(states[record.partition], record.value, partial(admit, record.partition))
                 reached[record.partition] = record.offset + 1
     finally:
         await tail.stop()

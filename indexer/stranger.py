@@ -1,6 +1,7 @@
 """Bounds what streams that nobody has registered can cost one partition, whatever the log brings.
 
-A stream that is provably nobody's is never folded. One that may still be registered is folded like any other,
+A stream that is provably nobody's is never folded: unregistered for good, or under a registered name in another
+partition than the registration pins. One that may still be registered is folded like any other,
 few at a time: beyond the bound the one met first is let go, with its rows.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.fold.state import StreamState
-from events.fold.stranger import foreign
+from events.fold.stranger import foreign, misplaced
 from events.ids import StreamKey
 
 
@@ -31,7 +32,7 @@ class StrangerLimits:
 @dataclass(slots=True)
 class StrangerCounts:
     """Of one process since its start: records of foreign streams that were passed, streams let go at a bound,
-    streams forgotten because control has passed the registration they named."""
+    streams forgotten because control has passed the registration they named, or pinned it elsewhere."""
 
     foreign_records: int = 0
     let_go: int = 0
@@ -62,16 +63,19 @@ class Strangers:
     _noted: dict[StreamKey, None] = field(default_factory=dict)
     _letters: int = 0
 
-    def adopt(self, states: Iterable[StreamState]) -> None:
-        """Takes over what a store held."""
+    def adopt(self, states: Iterable[StreamState], partition: int) -> None:
+        """Takes over what a store held of the partition."""
         for state in states:
-            if state.key not in self.registry.registrations:
+            if state.key not in self.registry.registrations or misplaced(self.registry, state.key, partition):
                 self.held[state.key] = state.epoch_no
 
-    def admit(self, stream: StreamKey, epoch_no: int) -> bool:
-        """Whether a stream met for the first time is folded. Raises UnreadControlError."""
+    def admit(self, stream: StreamKey, epoch_no: int, partition: int) -> bool:
+        """Whether a stream met for the first time in the partition is folded. Raises UnreadControlError."""
         if stream in self.registry.registrations:
-            return True
+            if not misplaced(self.registry, stream, partition):
+                return True
+            self.bury = self._note(stream)
+            return False
         if not self.sure:
             raise UnreadControlError(stream)
         if foreign(self.registry, stream, epoch_no):
@@ -90,14 +94,19 @@ class Strangers:
         self._letters += 1
         return self._letters <= self.limits.max_letters
 
-    def overdue(self, states: Mapping[StreamKey, StreamState]) -> list[StreamKey]:
-        """Takes out, and returns, the streams that must go now: those that control has passed, and the first
-        met beyond a bound. Those registered since are nobody's concern here any more."""
+    def overdue(self, states: Mapping[StreamKey, StreamState], partition: int) -> list[StreamKey]:
+        """Takes out, and returns, the streams that must go now: those that control has passed or has pinned to
+        another partition, and the first met beyond a bound. Those registered here since are nobody's concern
+        here any more."""
         if not self.held:
             return []
         gone: list[StreamKey] = []
         for stream, epoch_no in list(self.held.items()):
-            if stream in self.registry.registrations:
+            if misplaced(self.registry, stream, partition):
+                del self.held[stream]
+                self.counts.forgotten += 1
+                gone.append(stream)
+            elif stream in self.registry.registrations:
                 del self.held[stream]
             elif self.sure and foreign(self.registry, stream, epoch_no):
                 del self.held[stream]
