@@ -54,6 +54,15 @@ class Tally:
         return self.judged.outcomes[Outcome.UNJUSTIFIED_EXCLUSION]
 
     @property
+    def unjustified_silences(self) -> int:
+        return self.judged.outcomes[Outcome.UNJUSTIFIED_SILENCE]
+
+    @property
+    def unjustified(self) -> int:
+        """Whatever went unsaid for no cause."""
+        return self.unjustified_refusals + self.unjustified_exclusions + self.unjustified_silences
+
+    @property
     def excused(self) -> int:
         """Right only because of a disturbance, a deletion, or the horizon."""
         return self.judged.excused

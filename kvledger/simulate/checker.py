@@ -1,6 +1,7 @@
 """Judges lookups against the truth: was any answer wrong without saying so, anything left unsaid without cause?
 
-`docs/checker.md` states every rule. Answers are judged by `answer_rule`, silence by `refusal_rule`.
+`docs/checker.md` states every rule. Answers are judged by `answer_rule`, refusals and
+exclusions by `refusal_rule`, what a 200 leaves unsaid by `silence_rule`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kvledger.simulate.explain import Explanation, explain
 from kvledger.simulate.history import History
 from kvledger.simulate.lookup import Lookup, Outcome, Verdict
 from kvledger.simulate.refusal_rule import Allowance, RefusalRule
+from kvledger.simulate.silence_rule import SilenceRule
 from kvledger.simulate.truth import Truth
 
 EXPLAINED = 5
@@ -63,6 +65,7 @@ class Checker:
         self._truth = truth
         self._answers = AnswerRule(truth)
         self._refusals = RefusalRule(truth, self.allowance)
+        self._silences = SilenceRule(truth, self._refusals)
         self._history = history
         self._keep_ns = ns(keep_s * 1000)
         if history is not None:
@@ -95,13 +98,15 @@ class Checker:
             if verdict.outcome is not Outcome.OK:
                 return verdict
             excused |= verdict.excused
-        verdict = self._refusals.exclusions(lookup)
-        if verdict.outcome is not Outcome.OK:
-            return verdict
+        for judge in (self._refusals.exclusions, self._silences.silence):
+            verdict = judge(lookup)
+            if verdict.outcome is not Outcome.OK:
+                return verdict
+            excused |= verdict.excused
         if fault is not None:
             why = f"{fault.worker}/{fault.rank}: {fault.why}"
             return Verdict(Outcome.WRONG_FLAGGED, why, fault.worker, fault.rank)
-        return Verdict(Outcome.OK, excused=excused or verdict.excused)
+        return Verdict(Outcome.OK, excused=excused)
 
     def _count(self, lookup: Lookup, verdict: Verdict) -> None:
         counts = self.counts

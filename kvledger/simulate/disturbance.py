@@ -85,6 +85,10 @@ class Disturbances:
         """Whether that worker or everybody was in any trouble that began by then."""
         return any(one.worker in (None, worker) and one.period.start_ns <= by_ns for one in self.all)
 
+    def lasted(self, worker: str, low_ns: int, high_ns: int) -> bool:
+        """Whether that worker or everybody was in trouble at some instant of [low, high], excused or not."""
+        return any(one.worker in (None, worker) and one.period.touches(low_ns, high_ns) for one in self.all)
+
     def unrepaired(self, now_ns: int) -> Sequence[Disturbance]:
         """Those that last, or lasted, longer than they may."""
         return [one for one in self.all if one.unrepaired_at(now_ns)]

@@ -19,6 +19,7 @@ class Outcome(StrEnum):
     WRONG_FLAGGED = "wrong_flagged"
     UNJUSTIFIED_REFUSAL = "unjustified_refusal"
     UNJUSTIFIED_EXCLUSION = "unjustified_exclusion"
+    UNJUSTIFIED_SILENCE = "unjustified_silence"
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def _row(name: str, reports: Sequence[TrialReport]) -> dict[str, object]:
         "wrong": sum(report.wrong_unflagged for report in reports),
         "refused_wrongly": sum(report.unjustified_refusals for report in reports),
         "excluded_wrongly": sum(report.unjustified_exclusions for report in reports),
+        "silent_wrongly": sum(report.unjustified_silences for report in reports),
         "unrepaired": sum(len(report.unrepaired) for report in reports),
         "lost": sum(len(report.lost_events) for report in reports),
         "failed": sum(bool(report.failed) for report in reports),

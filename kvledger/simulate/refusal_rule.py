@@ -37,7 +37,7 @@ class RefusalRule:
 
     def __init__(self, truth: Truth, allowance: Allowance) -> None:
         self._truth = truth
-        self._allowance = allowance
+        self.allowance = allowance
         self._transit_ns = ns(allowance.transit_ms)
         self._beacon_ns = ns(allowance.beacon_ms)
         self._settle_ns = ns(allowance.settle_ms)
@@ -45,13 +45,13 @@ class RefusalRule:
 
     def refusal(self, lookup: Lookup) -> Verdict:
         """Of an answer other than 200, or of one that leaves everybody out."""
-        floor_ms = self._allowance.floor_ms
+        floor_ms = self.allowance.floor_ms
         if lookup.status == 422:
             if lookup.bound_ms is not None and lookup.bound_ms < floor_ms and lookup.on_stale != "include":
                 return Verdict(Outcome.OK)
             return _refused(f"422 for a bound of {lookup.bound_ms} ms, above the floor")
         if lookup.status not in (0, 200, 503):
-            if lookup.status == 404 and self._disturbed(lookup, None):
+            if lookup.status == 404 and self.disturbed(lookup, None):
                 return Verdict(Outcome.OK, excused=True)
             return _refused(f"status {lookup.status}")
         eligible = [
@@ -59,15 +59,15 @@ class RefusalRule:
             for who in self._truth.eligible_sometime(lookup.start_ns - self._settle_ns, lookup.end_ns)
             if lookup.candidates is None or who[0] in lookup.candidates
         ]
-        servable = [who for who in eligible if self._servable(lookup, who)]
-        calm = [who for who in servable if not self._disturbed(lookup, who[0])]
+        servable = [who for who in eligible if self.servable(lookup, who)]
+        calm = [who for who in servable if not self.disturbed(lookup, who[0])]
         # Who needs nobody is still owed whoever could have been answered for.
         needed = max(self._needed(lookup, len(eligible)), int(lookup.status == 200))
         if not eligible or len(servable) < needed:
             # Right because of what is granted for transit, if not by the pulses alone: that is an excuse too.
-            prompt = sum(self._servable(lookup, who, granting=False) for who in eligible)
+            prompt = sum(self.servable(lookup, who, granting=False) for who in eligible)
             return Verdict(Outcome.OK, excused=0 < needed <= prompt)
-        if len(calm) < needed or (not calm and self._disturbed(lookup, None)):
+        if len(calm) < needed or (not calm and self.disturbed(lookup, None)):
             return Verdict(Outcome.OK, excused=True)
         worker, rank = calm[0] if calm else eligible[0]
         why = (
@@ -81,13 +81,13 @@ class RefusalRule:
         excused = False
         for one in lookup.exclusions:
             who = (one.worker, one.rank)
-            if not self._truth.was_eligible_through(who, self._low_ns(lookup), lookup.end_ns):
+            if not self._truth.was_eligible_through(who, self.low_ns(lookup), lookup.end_ns):
                 continue
             why = self._cause_missing(lookup, one, who)
             if why is None:
-                excused |= one.reason == "stale" and self._servable(lookup, who, granting=False)
+                excused |= one.reason == "stale" and self.servable(lookup, who, granting=False)
                 continue
-            if not self._disturbed(lookup, one.worker):
+            if not self.disturbed(lookup, one.worker):
                 return Verdict(Outcome.UNJUSTIFIED_EXCLUSION, f"{one.reason}, but {why}", *who)
             excused = True
         return Verdict(Outcome.OK, excused=excused)
@@ -98,7 +98,7 @@ class RefusalRule:
         if one.reason not in REASONS:
             return "there is no such reason"
         if one.reason == "stale":
-            served = self._servable(lookup, who)
+            served = self.servable(lookup, who)
             return f"it was confirmed {self._confirmed(lookup, who)}" if served else None
         if one.reason == "unconfirmed":
             weak = BASES.index(truth.basis_of(who)) > BASES.index(lookup.basis)
@@ -112,12 +112,12 @@ class RefusalRule:
         # Silent and fenced; and broken for longer than the fault excuses, which only the dead may be.
         return None if self._quiet(lookup, who) else "it sends pulses"
 
-    def _servable(self, lookup: Lookup, who: WorkerRank, *, granting: bool = True) -> bool:
+    def servable(self, lookup: Lookup, who: WorkerRank, *, granting: bool = True) -> bool:
         """Whether it has long been there, and what its pulses vouch for is within the bound, with what is
         granted for their way and the beacons' or as if both took no time."""
         transit_ns = self._transit_ns if granting else 0
         beacon_ns = self._beacon_ns if granting else 0
-        if not self._truth.was_eligible_through(who, self._low_ns(lookup), lookup.end_ns):
+        if not self._truth.was_eligible_through(who, self.low_ns(lookup), lookup.end_ns):
             return False
         if BASES.index(self._truth.basis_of(who)) > BASES.index(lookup.basis):
             return False
@@ -126,7 +126,7 @@ class RefusalRule:
             return False
         bound_ms = lookup.bound_ms
         if vouched_ns < 0:
-            return bound_ms is None or bound_ms >= self._allowance.floor_ms
+            return bound_ms is None or bound_ms >= self.allowance.floor_ms
         if bound_ms is None:
             return True
         return lookup.start_ns - (vouched_ns - transit_ns - beacon_ns) <= ns(bound_ms)
@@ -136,12 +136,14 @@ class RefusalRule:
         pulsed_ns = self._truth.vouches.newest_ns(who, lookup.start_ns - self._transit_ns)
         return pulsed_ns is None or 0 <= pulsed_ns < lookup.end_ns - self._silent_ns
 
-    def _low_ns(self, lookup: Lookup) -> int:
+    def low_ns(self, lookup: Lookup) -> int:
+        """From when on a trouble, a coming or a leaving still matters to the answer."""
         bound_ns = ns(lookup.bound_ms) if lookup.bound_ms is not None else self._settle_ns
         return lookup.start_ns - min(bound_ns, self._settle_ns) - self._settle_ns
 
-    def _disturbed(self, lookup: Lookup, worker: str | None) -> bool:
-        return bool(self._truth.disturbances.touching(worker, self._low_ns(lookup), lookup.end_ns))
+    def disturbed(self, lookup: Lookup, worker: str | None) -> bool:
+        """Whether trouble of that worker or of everybody excuses what the answer says of it."""
+        return bool(self._truth.disturbances.touching(worker, self.low_ns(lookup), lookup.end_ns))
 
     def _needed(self, lookup: Lookup, eligible: int) -> int:
         if lookup.on_stale == "fail":

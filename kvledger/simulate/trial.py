@@ -166,6 +166,7 @@ async def run_trial(
                 wrong_unflagged=tally.wrong_unflagged,
                 unjustified_refusals=tally.unjustified_refusals,
                 unjustified_exclusions=tally.unjustified_exclusions,
+                unjustified_silences=tally.unjustified_silences,
                 wrong_flagged=tally.wrong_flagged,
                 excused=tally.excused,
                 failed=failed,

@@ -15,7 +15,8 @@ class TrialReport:
     """One trial of a scenario under one seed.
 
     `answered_in_bound` counts lookups answered 200 within the scenario's bound, of `lookups`; what the
-    checker found is in `wrong_unflagged`, `unjustified_refusals` and `unjustified_exclusions`;
+    checker found is in `wrong_unflagged`, `unjustified_refusals`, `unjustified_exclusions` and
+    `unjustified_silences`;
     `lost_events` says for each stream whose fold isn't what its engine holds how; `unrepaired` has a line
     for each fault that wasn't repaired by its deadline; `failed` says why a trial could not go on.
     No violations: `wrong_flagged` answers were wrong and said themselves not to rely on them, `excused`
@@ -35,6 +36,7 @@ class TrialReport:
     wrong_unflagged: int
     unjustified_refusals: int
     unjustified_exclusions: int
+    unjustified_silences: int
     wrong_flagged: int = 0
     excused: int = 0
     failed: str = ""
@@ -58,6 +60,7 @@ class TrialReport:
             self.wrong_unflagged
             + self.unjustified_refusals
             + self.unjustified_exclusions
+            + self.unjustified_silences
             + len(self.unrepaired)
             + len(self.lost_events)
             + bool(self.failed)

@@ -171,6 +171,10 @@ class Truth:
         """Whether that one was eligible at every instant of [low, high]."""
         return any(p.covers(low_ns, high_ns) for p in self._eligible.get(who, ()))
 
+    def eligible_since(self, who: WorkerRank, by_ns: int) -> int:
+        """When its newest time of being eligible began, of those begun by then."""
+        return max((p.start_ns for p in self._eligible.get(who, ()) if p.start_ns <= by_ns), default=by_ns)
+
     def was_draining(self, who: WorkerRank, by_ns: int) -> bool:
         """Whether a planned leave was told by then."""
         return any(p.start_ns <= by_ns for p in self._draining.get(who, ()))

@@ -168,17 +168,20 @@ class SimWorker:
 
     async def confirm(self, timeout_s: float) -> Confirmation:
         """Between two steps, with nothing untold: at once if so, else as of the end of the step."""
+        asked_ns = self._truth.now_ns()
         if self.dead:
             return Unanswered()
         if not self._in_step and not self.engine.dirty and self._free.is_set():
-            return self._confirmed()
+            return self._confirmed(asked_ns)
         answer: asyncio.Future[Confirmation] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         self._work.set()
         try:
-            return await within(answer, timeout_s)
+            found = await within(answer, timeout_s)
         except TimeoutError:
             return Unanswered()
+        # The hook echoes what it had seen when it asked, so no more than that is vouched for.
+        return self._confirmed(asked_ns) if isinstance(found, Confirmed) else found
 
     async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
         """Takes the blocks out between two steps; the engine tells it with the next one."""
@@ -254,7 +257,7 @@ class SimWorker:
         if not self._running and not self._queue:
             self._work.clear()
         if self._waiting:
-            self._answer(self._confirmed())
+            self._answer(Confirmed(Basis.ENGINE))
         removals, self._removals = self._removals, []
         for order in removals:
             if not order.done.done():
@@ -291,8 +294,8 @@ class SimWorker:
         if stream is not None and hook.stream == stream and hook.next_seq > seq:
             self.positions.note(stream.epoch, seq, step.made_ns)
 
-    def _confirmed(self) -> Confirmed:
-        self._confirmed_ns = self._truth.now_ns()
+    def _confirmed(self, asked_ns: int) -> Confirmed:
+        self._confirmed_ns = max(self._confirmed_ns, asked_ns)
         return Confirmed(Basis.ENGINE)
 
     def _answer(self, answer: Confirmation) -> None:

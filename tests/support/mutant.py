@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from events.model.control import Registered
 from router_client.problem import ProblemKind, problem
 from router_client.stream_view import StreamView
 from router_client.view import LocalView
-from router_client.wire import Answer, Excluded
+from router_client.wire import Answer, Coverage, Excluded, Match, TierTokens
 from tests.support.virtual_fleet import VirtualFleet
 from tests.support.virtual_log import VirtualLog
 
@@ -331,6 +331,57 @@ def everybody_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(answering, "answer", empty)
 
 
+def _telling(changed: Callable[[Answer], Answer]) -> Patch:
+    """Every answer is told otherwise, unless it is about candidates, each of whom is owed an entry."""
+
+    def breaks(patch: pytest.MonkeyPatch) -> None:
+        answer = answering.answer
+
+        def telling(*of: Any) -> Any:
+            found = answer(*of)
+            return changed(found) if isinstance(found, Answer) and of[1].candidates is None else found
+
+        patch.setattr(answering, "answer", telling)
+
+    return breaks
+
+
+def all_matches_dropped(found: Answer) -> Answer:
+    """A 200 that covers everybody and names nobody."""
+    return found.model_copy(update={"matches": [], "complete": False})
+
+
+def one_holder_dropped(found: Answer) -> Answer:
+    """One worker is never named."""
+    kept = [match for match in found.matches if match.worker != "w1"]
+    return found.model_copy(update={"matches": kept, "complete": False})
+
+
+def a_block_less(flags: dict[str, Any]) -> Callable[[Answer], Answer]:
+    """Every match is a block shorter than it is, and flagged."""
+
+    def shortened(match: Match) -> Match:
+        size = match.matched_tokens // max(1, match.matched_blocks)
+        left = max(0, match.matched_tokens - size)
+        tiers = TierTokens(
+            *(min(left, t) for t in (match.tiers.gpu, match.tiers.cpu, match.tiers.disk, match.tiers.remote))
+        )
+        return replace(match, matched_blocks=left // max(1, size), matched_tokens=left, tiers=tiers, **flags)
+
+    return lambda found: found.model_copy(update={"matches": [shortened(m) for m in found.matches]})
+
+
+def never_complete(found: Answer) -> Answer:
+    """No answer ever claims absence."""
+    return found.model_copy(update={"complete": False})
+
+
+def uncounted(found: Answer) -> Answer:
+    """One worker fewer is covered, and not a word said of whom."""
+    counted = Coverage(included=max(0, found.coverage.included - 1), eligible=found.coverage.eligible)
+    return found.model_copy(update={"complete": False, "coverage": counted})
+
+
 def answering_excluded(worker: str, rank: int, staleness_ms: float | None) -> Any:
     return Excluded(worker=worker, dp_rank=rank, reason=ExcludeReason.STALE, staleness_ms=staleness_ms)
 
@@ -372,4 +423,11 @@ FURTHER = (
     Mutant(
         "one left out as unconfirmed", _excluding(ExcludeReason.UNCONFIRMED, lambda name: name == "w2"), CALM
     ),
+    Mutant("all matches dropped", _telling(all_matches_dropped), CALM),
+    Mutant("one holder dropped", _telling(one_holder_dropped), CALM),
+    Mutant("a block less", _telling(a_block_less({})), CALM),
+    Mutant("a block less, called partial", _telling(a_block_less({"inventory": "partial"})), CALM),
+    Mutant("a block less, called unverified", _telling(a_block_less({"identity": "unverified"})), CALM),
+    Mutant("never complete", _telling(never_complete), CALM),
+    Mutant("one not counted", _telling(uncounted), CALM),
 )

@@ -32,6 +32,7 @@ class Rule(StrEnum):
     ABSENCE_WITHOUT_COVERAGE = "absence_without_coverage"
     EPOCH_UNCHECKED = "epoch_unchecked"
     BLANKET_REFUSAL = "blanket_refusal"
+    BLANKET_SILENCE = "blanket_silence"
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class StreamModel:
                     worst_ms = max(worst_ms, stale_ms)
                     if credit.matched_blocks:
                         credits.append(credit)
+            silent = self._rule == Rule.BLANKET_SILENCE
             refused = len(exclusions) == 2 or self._rule == Rule.BLANKET_REFUSAL
             yield Lookup(
                 "reader",
@@ -119,9 +121,9 @@ class StreamModel:
                 ns(at_ms),
                 ns(at_ms + 1),
                 503 if refused else 200,
-                () if refused else credits,
-                exclusions,
-                complete=not refused and not exclusions,
+                () if refused or silent else credits,
+                () if silent else exclusions,
+                complete=not refused and not silent and not exclusions,
                 staleness_ms=worst_ms,
             )
 

@@ -29,7 +29,7 @@ from events.signing import verify
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.engine import SimEngine
 from kvledger.simulate.fleet_plan import MODEL, FleetPlan
-from kvledger.simulate.lookup import Credit, Exclusion, Lookup
+from kvledger.simulate.lookup import Credit, Exclusion, Lookup, Outcome
 from kvledger.simulate.prompt import Prompt, PromptPlanner
 from kvledger.simulate.residency import ResidencyLog
 from kvledger.simulate.trace import TraceRequest
@@ -60,7 +60,7 @@ class UnconfirmedWorker(SimWorker):
     """As behind a bridge without a replay socket: nobody can say that its events are all here."""
 
     async def confirm(self, timeout_s: float) -> Confirmation:
-        self._confirmed()
+        self._confirmed(self._truth.now_ns())
         return Confirmed(Basis.UNCONFIRMED)
 
 
@@ -294,7 +294,7 @@ class VirtualFleet:
             on_stale=query.on_stale.value,
             min_coverage=query.min_coverage,
             limited=query.candidates is not None or query.limit is not None,
-            candidates=query.candidates if query.limit is None else None,
+            candidates=query.candidates,
             basis=query.basis.value,
             **answer,  # type: ignore[arg-type]
         )
@@ -322,6 +322,7 @@ class VirtualFleet:
             at.next_seq,
             (t.gpu // BLOCK, t.cpu // BLOCK, t.disk // BLOCK, t.remote // BLOCK),
             match.identity,
+            match.inventory == "partial",
         )
 
     # --- a trial --------------------------------------------------------------------------------------
@@ -355,6 +356,12 @@ class VirtualFleet:
                 raise error
 
 
+def violations(checker: Checker) -> int:
+    """Verdicts that must not be; what answers themselves flag is none."""
+    outcomes = checker.counts.outcomes
+    return outcomes.total() - outcomes[Outcome.OK] - outcomes[Outcome.WRONG_FLAGGED]
+
+
 def trial(
     seed: int,
     *,
@@ -376,7 +383,7 @@ def trial(
             await fleet.begin(3)
             striking = fleet.loop.create_task(strike_on(fleet, chosen))
             ends_s = fleet.loop.time() + seconds
-            while fleet.loop.time() < ends_s and not fleet.checker.explanations:
+            while fleet.loop.time() < ends_s and not violations(fleet.checker):
                 await asyncio.sleep(0.1)
             striking.cancel()
             for result in await asyncio.gather(striking, return_exceptions=True):

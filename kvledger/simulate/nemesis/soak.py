@@ -159,7 +159,7 @@ class _Soak:
         return (
             f"{max(0.0, left_s):5.0f} s left, {counts.struck.total()} faults, {counts.kills.total()} kills, "
             f"{tally.lookups} lookups, wrong {tally.wrong_unflagged}, unjustified "
-            f"{tally.unjustified_refusals + tally.unjustified_exclusions}, unrepaired {len(counts.unrepaired)}; "
+            f"{tally.unjustified}, unrepaired {len(counts.unrepaired)}; "
             f"last: {self.journal.lines[-1][1] if self.journal.lines else ''}"
         )
 
@@ -188,6 +188,7 @@ class _Soak:
             wrong_flagged=tally.wrong_flagged,
             unjustified_refusals=tally.unjustified_refusals,
             unjustified_exclusions=tally.unjustified_exclusions,
+            unjustified_silences=tally.unjustified_silences,
             excused_share=round(tally.excused / tally.lookups, 4) if tally.lookups else 0.0,
             process_kills=counts.kills.total(),
             kinds=kind_reports(counts),

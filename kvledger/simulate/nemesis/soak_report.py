@@ -66,6 +66,7 @@ class SoakReport:
     wrong_flagged: int
     unjustified_refusals: int
     unjustified_exclusions: int
+    unjustified_silences: int
     excused_share: float
     process_kills: int
     kinds: tuple[KindReport, ...]
@@ -86,6 +87,7 @@ class SoakReport:
             self.wrong_unflagged
             + self.unjustified_refusals
             + self.unjustified_exclusions
+            + self.unjustified_silences
             + len(self.unrepaired)
             + len(self.lost_events)
             + bool(self.digest)
@@ -114,6 +116,7 @@ class SoakReport:
             ("wrong, unflagged", f"{self.wrong_unflagged:,}"),
             ("refused for no cause", f"{self.unjustified_refusals:,}"),
             ("left out for no cause", f"{self.unjustified_exclusions:,}"),
+            ("silent for no cause", f"{self.unjustified_silences:,}"),
             ("not repaired", f"{len(self.unrepaired):,}"),
             ("streams with lost events", f"{len(self.lost_events):,}"),
             ("index and log", self.digest or "equal"),

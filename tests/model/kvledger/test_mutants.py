@@ -6,10 +6,15 @@ import pytest
 
 from kvledger.simulate.checker import Checker
 from kvledger.simulate.lookup import Outcome
-from tests.support.mutant import FURTHER, SPECIFIED, Mutant
+from tests.support.mutant import CALM, FURTHER, SPECIFIED, Mutant
 from tests.support.virtual_fleet import trial
 
-WRONG = {Outcome.WRONG_UNFLAGGED, Outcome.UNJUSTIFIED_REFUSAL, Outcome.UNJUSTIFIED_EXCLUSION}
+WRONG = {
+    Outcome.WRONG_UNFLAGGED,
+    Outcome.UNJUSTIFIED_REFUSAL,
+    Outcome.UNJUSTIFIED_EXCLUSION,
+    Outcome.UNJUSTIFIED_SILENCE,
+}
 
 
 def told(checker: Checker) -> str:
@@ -27,13 +32,22 @@ def test_nothing_is_wrong_or_unjustified_under_any_fault(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unconfirmed", "apply_lag_s", "faults"), [(True, 0.0, None), (False, 0.2, None), (False, 0.0, ("omit",))]
+    ("unconfirmed", "apply_lag_s", "faults"),
+    [(True, 0.0, None), (False, 0.2, None), (False, 0.0, ("omit",)), (False, 0.0, CALM)],
 )
 def test_nothing_is_wrong_where_a_mutant_needs_its_own_circumstances(
     unconfirmed: bool, apply_lag_s: float, faults: tuple[str, ...] | None
 ) -> None:
     checker = trial(0, unconfirmed=unconfirmed, apply_lag_s=apply_lag_s, faults=faults).checker
     assert checker.counts.outcomes == {Outcome.OK: checker.counts.lookups}, told(checker)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_calm_leaves_nothing_to_excuse(seed: int) -> None:
+    checker = trial(seed, faults=CALM).checker
+    assert checker.counts.outcomes == {Outcome.OK: checker.counts.lookups}, told(checker)
+    assert checker.counts.strict_share is not None
+    assert checker.counts.strict_share > 0.9
 
 
 def test_a_seed_reproduces_a_run() -> None:

@@ -61,6 +61,11 @@ def test_blanket_refusal_is_unjustified() -> None:
     assert counts[Outcome.UNJUSTIFIED_REFUSAL] > counts.total() / 4
 
 
+def test_blanket_silence_is_unjustified() -> None:
+    counts = outcomes(Rule.BLANKET_SILENCE, positions=False)
+    assert counts[Outcome.UNJUSTIFIED_SILENCE] > counts.total() / 6
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -119,7 +124,10 @@ def test_unknown_worker_is_wrong(truth: Truth) -> None:
     assert "no such worker" in Checker(truth).check(asked(1100, Credit("x", 0, 1, 10))).why
 
 
-def test_absence_is_judged_only_if_complete(truth: Truth) -> None:
+def test_absence_is_wrong_if_complete_and_silence_if_not(truth: Truth) -> None:
+    silent = Checker(truth).check(asked(20_000, complete=False))
+    assert (silent.outcome, silent.worker) == (Outcome.UNJUSTIFIED_SILENCE, "w")
+    # Who has only just come may be passed over without a word.
     assert Checker(truth).check(asked(1100, complete=False)).outcome == Outcome.OK
     verdict = Checker(truth).check(asked(1100, complete=True, staleness_ms=10))
     assert (verdict.outcome, verdict.why[:11]) == (Outcome.WRONG_UNFLAGGED, "w/0: called")

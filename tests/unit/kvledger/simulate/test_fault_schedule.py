@@ -36,6 +36,7 @@ def report(**fields: object) -> TrialReport:
         "wrong_unflagged": 0,
         "unjustified_refusals": 0,
         "unjustified_exclusions": 0,
+        "unjustified_silences": 0,
     }
     return TrialReport(**(plain | fields))  # type: ignore[arg-type]
 
@@ -101,11 +102,12 @@ def test_every_kind_of_violation_counts() -> None:
         wrong_unflagged=1,
         unjustified_refusals=2,
         unjustified_exclusions=3,
+        unjustified_silences=4,
         unrepaired=(str(UnrepairedError("delay", "w", 15.0, "stale")),),
         lost_events=("w/0 gpu: 1 blocks claimed",),
         failed="a hook failed",
     )
-    assert bad.violations == 9
+    assert bad.violations == 13
 
 
 def test_the_report_tells_shares_and_times_to_repair() -> None:
@@ -123,9 +125,10 @@ def test_the_matrix_adds_up_by_fault() -> None:
     matrix = Matrix()
     matrix.add(report(strikes=(strike(1.0),)))
     matrix.add(report(seed=2, wrong_unflagged=1, strikes=(strike(3.0),)))
-    matrix.add(report(scenario="hook-killed"))
+    matrix.add(report(scenario="hook-killed", unjustified_silences=2))
     first, second = json.loads(matrix.json_line())["faults"]
     assert (first["fault"], first["seeds"], first["strikes"], first["wrong"]) == ("delay", 2, 2, 1)
     assert first["repair_max_s"] == 3.0
     assert (second["fault"], second["repair_p50_s"]) == ("hook-killed", None)
-    assert matrix.violations == 1
+    assert (first["silent_wrongly"], second["silent_wrongly"]) == (0, 2)
+    assert matrix.violations == 3

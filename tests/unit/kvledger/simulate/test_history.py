@@ -24,7 +24,9 @@ def clock() -> Clock:
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
-@pytest.mark.parametrize("rule", [Rule.RIGHT, Rule.ECHO_FROM_TIMER, Rule.BLANKET_REFUSAL])
+@pytest.mark.parametrize(
+    "rule", [Rule.RIGHT, Rule.ECHO_FROM_TIMER, Rule.BLANKET_REFUSAL, Rule.BLANKET_SILENCE]
+)
 def test_recorded_run_is_judged_as_it_was(tmp_path: Path, name: str, rule: Rule) -> None:
     model = StreamModel(rule, 1)
     history = History(tmp_path / name)
@@ -128,7 +130,7 @@ def test_damaged_history_is_named_with_its_line(tmp_path: Path, truth: object) -
 
 def test_history_is_judged_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.jsonl.gz"
-    for rule, code in ((Rule.RIGHT, 0), (Rule.BLANKET_REFUSAL, 1)):
+    for rule, code in ((Rule.RIGHT, 0), (Rule.BLANKET_REFUSAL, 1), (Rule.BLANKET_SILENCE, 1)):
         model = StreamModel(rule, 1)
         history = History(path)
         checker = Checker(model.truth, floor_ms=400, transit_ms=TRANSIT_MS, settle_ms=1500, history=history)
