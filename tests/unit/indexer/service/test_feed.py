@@ -65,3 +65,23 @@ async def test_a_partition_with_much_to_read_delays_no_other() -> None:
     following.cancel()
     await asyncio.wait([following])
     assert view.copies == 20 + 150 * 100
+
+
+async def test_a_replica_that_reads_a_partition_again_is_caught_up_only_at_its_end() -> None:
+    world = World()
+    hook = world.join("calm")
+    for depth in range(4):
+        hook.store(CHAIN[depth : depth + 1], CHAIN[depth - 1] if depth else None)
+    view = world.view
+    feed = ViewFeed(KafkaConnection("127.0.0.1:9"), world.registry, monotonic_ns=lambda: 0, wall_ms=lambda: 0)
+    feed.attach(view)
+    feed.state.ends = {CALM: 5}
+    feed._check_caught_up()
+    assert view.caught_up
+    view.partition_lost(CALM, 2)
+    feed.state.ends = {CALM: 5}
+    seen: list[bool] = []
+    for offset, record in enumerate(hook.builder.sent):
+        await feed._apply(view, [RawRecord("t", CALM, offset, b"", record.value, None, 0)])
+        seen.append(view.caught_up)
+    assert seen == [False, False, False, False, True]
