@@ -249,6 +249,25 @@ class StoreContract:
         )
         assert [state.status for state in await store.load(lease)] == ["gap"]
 
+    async def test_a_registered_name_in_a_foreign_partition_is_in_no_digest(self, store: Store) -> None:
+        control = ControlLog()
+        number = len(control.records)
+        values: dict[int, bytes] = {}
+        for partition, ids in ((0, [block(1)]), (5, [block(2), block(3)])):
+            builder = StreamBuilder(epoch_no=number)
+            values[partition] = builder.seal(opened(), events=[declared(), stored(ids)]).value
+        for partition, value in values.items():
+            lease, projection = await start(store, partition)
+            await store.write(
+                lease, folded(projection, [RawRecord(TOPIC, partition, 0, None, value, None, 0)])
+            )
+        assert control.register() == number
+        registry = Registry(verify)
+        for offset, (value, signature) in enumerate(control.records):
+            registry.fold(offset, value, signature)
+        mine = fold([RawRecord(TOPIC, 0, 0, None, values[0], None, 0)])
+        assert await store.digest(registry) == index_digest(mine.values(), registry)
+
     async def test_what_a_superseded_stream_told_of_a_durable_holder_stays(self, store: Store) -> None:
         control = ControlLog()
         old = control.register(epoch="e1")
