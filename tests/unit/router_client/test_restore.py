@@ -156,3 +156,17 @@ def test_a_shed_stream_of_a_snapshot_comes_back_when_there_is_room() -> None:
     world.round(a, b)
     found = world.get(CHAIN)
     assert (lengths(found), found.complete) == ({"a": 2, "b": 3}, True)
+
+
+def test_a_stream_read_before_its_registration_is_held_to_the_bound_of_those_registered() -> None:
+    world = World(limits=ViewLimits(max_streams=1))
+    a = world.join("a")
+    late = Hook(world, StreamBuilder("late", 0, "e1", len(world.log.records), bytes(32)), a.key)
+    late.open()
+    world.join("late", start=False)
+    assert world.view.held()["streams"] == (1, 1)
+    assert world.view.counters.refused_streams == 1
+    early = Hook(world, StreamBuilder("a", 0, "e2", len(world.log.records), bytes(32)), a.key)
+    early.open()
+    world.join("a", 0, "e2", start=False)
+    assert world.view.streams.keys() == {StreamKey("a", 0, "e2")}, "the epoch before it makes room"
