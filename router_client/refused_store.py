@@ -19,6 +19,10 @@ class RefusedStores:
         """By single bit how many blocks wait."""
         self.bits = 0
 
+    def __len__(self) -> int:
+        """Blocks that wait under any parent."""
+        return len(self._waiting)
+
     def __contains__(self, block: bytes) -> bool:
         return block in self._waiting
 

@@ -274,6 +274,7 @@ class LocalView:
         seen = sum(map(len, self.profiles_seen.values()))
         return {
             "copies": (self.copies, limits.max_copies),
+            "refused_stores": (len(self.index.refused), limits.max_copies),
             "streams": (len(self.streams) - len(self._strangers), limits.max_streams),
             "strangers": (len(self._strangers), limits.max_strangers),
             "former_streams": (len(self.former), limits.max_former),

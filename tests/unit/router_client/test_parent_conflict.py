@@ -41,6 +41,7 @@ def test_a_match_that_a_contradiction_cuts_is_a_floor() -> None:
     assert [match.inventory for match in found.matches] == ["partial"]
     assert not found.complete
     assert world.view.index.conflicts == 1
+    assert world.view.held()["refused_stores"][0] == 1
 
 
 def test_whoever_is_not_contradicted_is_known_whole() -> None:
@@ -79,7 +80,7 @@ def test_what_was_refused_counts_once_the_contradiction_is_gone(how: str) -> Non
     assert lengths(found) == {"b": 4}
     assert [match.inventory for match in found.matches] == ["known"]
     assert found.complete is (how != "shed")
-    assert not world.view.index.refused.bits
+    assert (world.view.index.refused.bits, world.view.held()["refused_stores"][0]) == (0, 0)
 
 
 def test_a_refused_block_that_is_evicted_leaves_nothing_to_declare() -> None:
