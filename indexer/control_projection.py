@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from events.chain import sha256
 from events.codec import decode_audit, decode_quota
 from events.errors import DecodeError
 from events.fold.registry import Registry
 from events.ids import KeyId, Role, StreamKey
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
 from events.kafka.control import ControlTail
+from events.kafka.partition_log import KafkaPartitionLog
 from events.keyring import KeyRing
 from events.model.audit import AuditStatement, Checkpoint, VerdictGiven
 from events.model.control import (
@@ -35,6 +37,7 @@ from events.signing import verify
 from events.topic import AUDIT, CONTROL, QUOTA, Topic
 from indexer import control_sql
 from indexer.bulk import encode, insert
+from indexer.control_position import still_there
 from indexer.control_row import (
     checkpoint_row,
     deletion_row,
@@ -54,6 +57,7 @@ RETRY_S = 1.0
 RESOLVE_EVERY_S = 2.0
 RESOLVE_ROWS = 5_000
 MAINTAIN_EVERY_S = 3_600.0
+LOOK_BACK_EVERY_S = 5.0
 _STATEMENT: TypeAdapter[AuditStatement] = TypeAdapter(AuditStatement)
 
 
@@ -96,7 +100,11 @@ class ControlProjection:
                 "SELECT pg_try_advisory_lock($1)", ADVISORY_LOCK
             ):
                 await asyncio.sleep(RETRY_S)
-            await _Active(self, connection).run()
+            active = _Active(self, connection)
+            try:
+                await active.run()
+            finally:
+                await active.stop()
         finally:
             connection.terminate()
 
@@ -113,13 +121,17 @@ class _Active:
         self._control.listen(self._collect)
         self._seen: list[tuple[RawRecord, ControlRecord]] = []
         self._written_ms: dict[StreamKey, int] = {}
+        self._looked_back = KafkaPartitionLog(self._kafka)
+        self._hash_at_offset = b""
         self._terms: dict[str, int] = {}
         self._offsets: dict[str, int] = {}
         self._levels: dict[tuple[str, str, str], str] = {}
-        self._resolved_at_s = self._maintained_at_s = -1e9
+        self._resolved_at_s = self._maintained_at_s = self._looked_back_at_s = -1e9
         self._resolved_to = 0
 
     def _collect(self, raw: RawRecord, record: ControlRecord | None, why: str) -> None:
+        if raw.offset + 1 == self._offsets[raw.topic]:
+            self._hash_at_offset = self._registry.hash
         if record is not None and (not why or why == "conflicting_registration"):
             if isinstance(record.body, Registered) and not why:
                 body = record.body
@@ -130,7 +142,7 @@ class _Active:
         names = {topic: self._kafka.topic(topic) for topic in (CONTROL, AUDIT, QUOTA)}
         for name in names.values():
             self._terms[name], self._offsets[name] = await self._connection.fetchrow(control_sql.CLAIM, name)
-        await self._restart_if_other_log(names[CONTROL])
+        await self._drop_what_is_gone(names)
         for row in await self._connection.fetch("SELECT tenant, tier, unit, level FROM tenant_quota"):
             self._levels[row["tenant"], row["tier"], row["unit"]] = row["level"]
         tail = LogTail(self._kafka, {(names[t], 0): self._offsets[names[t]] for t in (AUDIT, QUOTA)})
@@ -143,25 +155,66 @@ class _Active:
                 for topic, write in ((AUDIT, self._audit_rows), (QUOTA, self._quota_rows)):
                     records = [record for record in others if record.topic == names[topic]]
                     if records:
-                        await self._write(topic, names[topic], records[-1].offset + 1, write(records))
+                        await self._write(
+                            topic, names[topic], records[-1].offset + 1, write(records), records
+                        )
+                await self._look_back(names)
                 await self._resolve()
                 await self._maintain()
                 await asyncio.sleep(self._owner._interval_s)
         finally:
             await tail.stop()
-            await self._control.stop()
 
-    async def _restart_if_other_log(self, control: str) -> None:
-        """Rows of another log are dropped: everything of them is folded again."""
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self._control.stop()
+        await self._looked_back.close()
+
+    async def _drop_what_is_gone(self, names: Mapping[Topic, str]) -> None:
+        """Rows of another log, or of records that are gone from this one, are dropped and folded again. What
+        the auditor said is believed by the keys of kv.control, so it goes with that."""
         await self._control.catch_up()
-        stored = await self._connection.fetchval(control_sql.LOG_ID, control)
-        if self._registry.next_offset < self._offsets[control] or stored not in ("", self._registry.log):
-            log.error("control rows are rebuilt: the log is another one", extra={"action": "control_rebuilt"})
-            async with self._connection.transaction():
-                await self._connection.execute(control_sql.EMPTY)
-                for name, term in self._terms.items():
-                    await self._connection.execute(control_sql.REWIND, name, term)
-            self._offsets = dict.fromkeys(self._offsets, 0)
+        control = names[CONTROL]
+        stored = await self._connection.fetchrow(control_sql.STORED, control)
+        log_id, running = stored["log_id"], bytes(stored["control_hash"])
+        offset, at = self._offsets[control], self._registry.next_offset
+        other = log_id not in ("", self._registry.log)
+        cut = at < offset or (offset > 0 and running not in (b"", self._hash_at_offset))
+        gone: dict[Topic, str] = {}
+        if other or cut or not await still_there(self._connection, self._looked_back, names[AUDIT]):
+            gone[AUDIT] = control_sql.OF_AUDIT
+        if other or not await still_there(self._connection, self._looked_back, names[QUOTA]):
+            gone[QUOTA] = control_sql.OF_QUOTA
+        if other or cut:
+            gone[CONTROL] = control_sql.OF_CONTROL
+        if gone:
+            told = ", ".join(topic.name for topic in gone)
+            log.error(
+                "rows of %s are folded again: the log is another one",
+                told,
+                extra={"action": "control_rebuilt"},
+            )
+        async with self._connection.transaction():
+            for topic, sql in gone.items():
+                name = names[topic]
+                await self._connection.execute(sql)
+                await self._connection.execute(control_sql.REWIND, name, self._terms[name])
+                self._offsets[name] = 0
+            if CONTROL not in gone and not running and offset > 0:
+                # Written by a release that stored no hash: from now on it is compared.
+                term, there = self._terms[control], self._hash_at_offset
+                await self._connection.execute(control_sql.ADVANCE, control, term, offset, log_id, there, b"")
+
+    async def _look_back(self, names: Mapping[Topic, str]) -> None:
+        """Raises LogUnavailableError if what was written is gone from a topic meanwhile: begun anew, this drops it.
+        Of kv.control its tail finds out."""
+        now_s = self._owner._monotonic_s()
+        if now_s - self._looked_back_at_s < LOOK_BACK_EVERY_S:
+            return
+        self._looked_back_at_s = now_s
+        for name in (names[AUDIT], names[QUOTA]):
+            if not await still_there(self._connection, self._looked_back, name):
+                raise LogUnavailableError(f"{name} no longer holds what was read from it")
 
     async def _write_control(self, name: str) -> None:
         seen, self._seen = self._seen, []
@@ -250,11 +303,18 @@ class _Active:
         return [(control_sql.QUOTA_HISTORY, history), (control_sql.QUOTA, list(newest.values()))]
 
     async def _write(
-        self, topic: Topic, name: str, next_offset: int, statements: list[tuple[str, list[Row]]]
+        self,
+        topic: Topic,
+        name: str,
+        next_offset: int,
+        statements: list[tuple[str, list[Row]]],
+        records: Sequence[RawRecord] = (),
     ) -> None:
+        running = self._registry.hash if topic is CONTROL else b""
+        last = sha256(records[-1].value) if records else b""
         async with self._connection.transaction():
             moved = await self._connection.fetchval(
-                control_sql.ADVANCE, name, self._terms[name], next_offset, self._registry.log
+                control_sql.ADVANCE, name, self._terms[name], next_offset, self._registry.log, running, last
             )
             if moved is None:
                 raise LeaseLostError(name, 0, self._terms[name])

@@ -9,17 +9,23 @@ INSERT INTO partition_progress (topic, partition, term) VALUES ($1, 0, 1)
 ON CONFLICT (topic, partition) DO UPDATE SET term = partition_progress.term + 1
 RETURNING term, next_offset
 """
-LOG_ID = "SELECT log_id FROM partition_progress WHERE topic = $1 AND partition = 0"
+STORED = """
+SELECT log_id, control_hash, last_record_sha256, next_offset FROM partition_progress
+WHERE topic = $1 AND partition = 0
+"""
 ADVANCE = """
-UPDATE partition_progress SET next_offset = $3, log_id = $4, updated_at = now()
+UPDATE partition_progress SET next_offset = $3, log_id = $4, control_hash = $5, last_record_sha256 = $6,
+    updated_at = now()
 WHERE topic = $1 AND partition = 0 AND term = $2 RETURNING next_offset
 """
 REWIND = """
-UPDATE partition_progress SET next_offset = 0, log_id = '', updated_at = now()
+UPDATE partition_progress SET next_offset = 0, log_id = '', control_hash = '', last_record_sha256 = '',
+    updated_at = now()
 WHERE topic = $1 AND partition = 0 AND term = $2
 """
-EMPTY = """TRUNCATE domain, registration, deletion_request, verdict, checkpoint, quota_limit, tenant_quota,
-quota_change"""
+OF_CONTROL = "TRUNCATE domain, registration, deletion_request, quota_limit"
+OF_AUDIT = "TRUNCATE verdict, checkpoint"
+OF_QUOTA = "TRUNCATE tenant_quota, quota_change"
 
 DOMAIN = upsert("domain", ("name", "tenant", "shared", "admitted", "created_at_offset"), key=("name",))
 REGISTRATION = upsert(

@@ -77,6 +77,8 @@ class PartitionProgress(Base):
     rebuild_until: Mapped[int] = mapped_column(server_default=text("0"))
     """Below this offset the partition is being rebuilt and nothing is written to Kafka."""
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    control_hash: Mapped[bytes] = mapped_column(server_default=text("'\\x'"))
+    """Of `kv.control`: its running hash before `next_offset`, which the rows rest on."""
 
 
 class PartitionTime(Base):
