@@ -13,7 +13,7 @@ from auditor.registry import ControlFold, RequestRead
 from auditor.verdict import judge, wants_nonce
 from events.errors import KvledgerError
 from events.ids import VerdictKind
-from events.kafka.connection import RawRecord
+from events.kafka.connection import LogUnavailableError, RawRecord
 from events.model.audit import PartitionPosition
 from events.signing import Verify
 from events.topic import DEFAULT_PARTITIONS
@@ -22,6 +22,8 @@ AppendNonce = Callable[[int], Awaitable[int]]
 """Request number -> offset of the signed audit nonce that was written for it."""
 
 
+ANEW_S = 60.0
+"""How long past the time to wait an audit is begun anew because the log changes under it."""
 NAMED_REQUESTS = 10
 """Known requests that the answer to an unknown one names."""
 
@@ -68,14 +70,20 @@ class LiveAudit:
 
     async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonce) -> list[Verdict]:
         """Verdicts on the given requests as of one frontier. Writes at most one nonce for each. Raises
-        UnknownRequestError, LogUnavailableError."""
-        for number in numbers:
-            if number not in self.registry.requests:
-                raise UnknownRequestError(number, self.registry.requests)
+        UnknownRequestError, LogUnavailableError. A log that no longer holds what was read, because its newest
+        records were cut off and others written, is read again from its start."""
+        self._must_know(numbers)
         deadline_s = self._monotonic_s() + wait_s
         asked: set[int] = set()
         while True:
             await self._round(numbers)
+            if not await self.log.stands():
+                # Nothing that was read counts, not even that a nonce was written.
+                if self._monotonic_s() >= deadline_s + ANEW_S:
+                    raise LogUnavailableError("the log was cut again and again while it was read")
+                asked.clear()
+                await self._anew(numbers)
+                continue
             verdicts = [judge(self.evidence[number], self.frontier) for number in numbers]
             due = [n for n in numbers if n not in asked and wants_nonce(self.evidence[n])]
             for number in due:
@@ -85,6 +93,18 @@ class LiveAudit:
             if not due and (not waiting or self._monotonic_s() >= deadline_s):
                 return verdicts
             await asyncio.sleep(self._poll_s)
+
+    def _must_know(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number not in self.registry.requests:
+                raise UnknownRequestError(number, self.registry.requests)
+
+    async def _anew(self, numbers: Sequence[int]) -> None:
+        await self.log.stop()
+        self.registry = ControlFold(self._verify)
+        self.control, self.frontier, self.evidence, self.ends = [], (), {}, {}
+        await self.open()
+        self._must_know(numbers)
 
     async def _round(self, numbers: Sequence[int]) -> None:
         """Moves the frontier to the log's end. Domains that appeared in a scope make it start over."""
@@ -114,7 +134,10 @@ class LiveAudit:
             )
 
     async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
-        """Reads kv.events once more up to the frontier of the last round, for a bundle."""
+        """Reads kv.events once more up to the frontier of the last round, for a bundle. Raises
+        LogUnavailableError, also if the log has lost anything since: audit again."""
         self.log.events.rewind()
         evidence = self.evidence[number]
         await self.log.events.read_to(self.ends, lambda record: take(record, evidence))
+        if not await self.log.stands():
+            raise LogUnavailableError("the log was cut while it was read; audit again")

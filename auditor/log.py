@@ -9,8 +9,11 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from events.chain import sha256
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
+from events.kafka.continuity import Continuity
 from events.kafka.deadline import within
+from events.kafka.partition_log import KafkaPartitionLog
 from events.model.audit import PartitionPosition
 from events.topic import AUDIT, CONTROL, EVENTS, MAX_RECORD_BYTES
 
@@ -19,16 +22,24 @@ Take = Callable[[RawRecord], None]
 
 @dataclass(slots=True)
 class PartitionReader:
-    """Some partitions of one topic, outside any group; `starts` are the oldest offsets the log still holds."""
+    """Some partitions of one topic, outside any group; `starts` are the oldest offsets the log still holds.
+    With `looking`, which must be closed by whoever made it, it can tell whether what it read `stands`."""
 
     connection: KafkaConnection
     topic: str
     timeout_s: float
     starts: dict[int, int] = field(default_factory=dict)
+    looking: KafkaPartitionLog | None = None
     _consumer: Any = None
+    _continuity: Continuity | None = None
+    _epochs: dict[int, int] = field(default_factory=dict)
 
     async def start(self, partitions: int) -> None:
         """Raises LogUnavailableError if no broker answers."""
+        if self.looking is not None:
+            self._epochs = await self.looking.leader_epochs(self.topic, range(partitions))
+            self._continuity = Continuity(self.looking, self.topic)
+            await self._continuity.begin(range(partitions))
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=self.connection.bootstrap,
             client_id="kvledger-auditor",
@@ -79,12 +90,29 @@ class PartitionReader:
                         if message.offset >= ends[where.partition]:
                             self._consumer.seek(where, message.offset)
                             break
-                        take(raw_record(message))
+                        record = raw_record(message)
+                        if self._continuity is not None:
+                            size = len(record.value)
+                            self._continuity.note(record.partition, record.offset, sha256(record.value), size)
+                        take(record)
         except (KafkaError, TimeoutError) as error:
             raise self._unavailable(f"can't be read on ({type(error).__name__})") from error
 
+    async def stands(self) -> bool:
+        """Whether the log still holds all that was read since `start`, under the same leaders: of what another
+        leader's log lacks, more may have been fetched than was read. Raises LogUnavailableError."""
+        if self._continuity is None or self.looking is None:
+            return True
+        look = await self._continuity.look()
+        if look.lost or look.moved:
+            return False
+        if await self.looking.leader_epochs(self.topic, self._epochs) != self._epochs:
+            raise self._unavailable("doesn't say who leads it")
+        return True
+
     async def stop(self) -> None:
         """Idempotent."""
+        self._continuity = None
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -104,8 +132,11 @@ class AuditedLog:
     no stream's record is ever ahead of the control log that it names."""
 
     def __init__(self, connection: KafkaConnection, *, timeout_s: float = 20.0) -> None:
-        self.control = PartitionReader(connection, connection.topic(CONTROL), timeout_s)
-        self.events = PartitionReader(connection, connection.topic(EVENTS), timeout_s)
+        self._looking = KafkaPartitionLog(connection, timeout_s)
+        self.control = PartitionReader(
+            connection, connection.topic(CONTROL), timeout_s, looking=self._looking
+        )
+        self.events = PartitionReader(connection, connection.topic(EVENTS), timeout_s, looking=self._looking)
         self._open = False
 
     async def start(self) -> None:
@@ -125,10 +156,17 @@ class AuditedLog:
             self._open = True
         return dict(self.events.starts)
 
+    async def stands(self) -> bool:
+        """Whether both topics still hold all that was read. If not: `stop`, `start`, and read all again. Raises
+        LogUnavailableError."""
+        return await self.control.stands() and await self.events.stands()
+
     async def stop(self) -> None:
-        """Idempotent."""
+        """Idempotent; it can be started again."""
         await self.control.stop()
         await self.events.stop()
+        await self._looking.close()
+        self._open = False
 
 
 def frontier(control_end: int, event_ends: dict[int, int]) -> tuple[PartitionPosition, ...]:

@@ -1,0 +1,185 @@
+"""An audit that takes several rounds rests on what the log holds at its end, not on what it once held."""
+
+from __future__ import annotations
+
+import pytest
+
+from auditor.live import LiveAudit, UnknownRequestError
+from auditor.log import Take
+from events.ids import Role, VerdictKind
+from events.kafka.connection import LogUnavailableError, RawRecord
+from events.model.control import DomainCreated
+from events.signing import verify
+from tests.support.audit_log import RING, AuditLog
+from tests.support.deletion_case import Fleet
+
+KEYS = {domain: RING[domain].alias_key for domain in ("acme", "acme/eu", "umbrella")}
+PARTITIONS = 4
+
+
+class Reader:
+    """One topic of an `AuditLog`, read on like `PartitionReader`; `taken` is what was read, by partition."""
+
+    def __init__(self, log: AuditLog, topic: str) -> None:
+        self._log, self._topic = log, topic
+        self.taken: dict[int, list[RawRecord]] = {}
+
+    def records(self, partition: int) -> list[RawRecord]:
+        if self._topic == "kv.control":
+            pairs = self._log.control.records
+        else:
+            pairs = [(raw.value, raw.signature) for raw in self._log.events.get(partition, [])]
+        return [
+            RawRecord(self._topic, partition, offset, None, value, signature, 0)
+            for offset, (value, signature) in enumerate(pairs)
+        ]
+
+    async def ends(self) -> dict[int, int]:
+        return {partition: len(self.records(partition)) for partition in range(PARTITIONS)}
+
+    def rewind(self) -> None:
+        self.taken = {}
+
+    async def read_to(self, ends: dict[int, int], take: Take) -> None:
+        for partition, end in ends.items():
+            taken = self.taken.setdefault(partition, [])
+            for record in self.records(partition)[len(taken) : end]:
+                taken.append(record)
+                take(record)
+
+    def stands(self) -> bool:
+        return all(self.records(p)[: len(taken)] == taken for p, taken in self.taken.items())
+
+
+class Log:
+    """`AuditedLog` over a log in memory."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        self.rounds = 0
+
+    async def start(self) -> None:
+        self.control, self.events = Reader(self._log, "kv.control"), Reader(self._log, "kv.events")
+
+    async def read_control(self, take: Take) -> int:
+        ends = {0: (await self.control.ends())[0]}
+        await self.control.read_to(ends, take)
+        return ends[0]
+
+    async def open_events(self, partitions: int) -> dict[int, int]:
+        self.rounds += 1
+        return dict.fromkeys(range(partitions), 0)
+
+    async def stands(self) -> bool:
+        return self.control.stands() and self.events.stands()
+
+    async def stop(self) -> None:
+        del self.control, self.events
+
+
+class Case:
+    """A deletion that all but needs its nonce; what `asked` does happens as that is written."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.fleet.a.obey(self.fleet.request)
+        self.fleet.b.obey(self.fleet.request)
+        self.log = Log(self.fleet.log)
+        self.now_s = 0.0
+        self.audit = LiveAudit(
+            self.log,  # type: ignore[arg-type]
+            KEYS,
+            verify,
+            monotonic_s=self.clock,
+            poll_s=0.0,
+        )
+
+    def clock(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+    async def nonce(self, request: int) -> int:
+        """Written, and answered by both."""
+        assert request == self.fleet.request
+        return self.fleet.close()
+
+
+@pytest.fixture
+async def case() -> Case:
+    made = Case()
+    await made.audit.open()
+    return made
+
+
+async def test_several_rounds_of_a_log_that_stands_end_in_a_proof(case: Case) -> None:
+    (verdict,) = await case.audit.run([case.fleet.request], 30.0, case.nonce)
+    assert verdict.kind is VerdictKind.PROVEN
+    assert case.log.rounds == 2
+
+
+async def test_an_ack_that_was_cut_between_two_rounds_proves_nothing(case: Case) -> None:
+    records = case.fleet.log.events[case.fleet.b.partition]
+
+    async def cut_as_well(request: int) -> int:
+        if case.log.rounds == 1:
+            # The last record is gone, and another stands where it stood.
+            del records[-1]
+            records.append(records[0])
+        return await case.nonce(request)
+
+    (verdict,) = await case.audit.run([case.fleet.request], 3.0, cut_as_well)
+    assert verdict.kind is not VerdictKind.PROVEN
+    assert len(case.audit.control) == len(case.fleet.log.control.records)
+
+
+async def test_a_nonce_that_was_cut_is_written_again(case: Case) -> None:
+    written: list[int] = []
+    number = case.fleet.request
+
+    async def write(request: int) -> int:
+        if written:
+            written.append(await case.nonce(request))
+        else:
+            control = case.fleet.log.control.records
+            written.append(case.fleet.log.nonce(request))
+            taken = case.log.control.taken[0]
+            await case.log.read_control(lambda _: None)
+            assert len(taken) == len(control)
+            control.pop()
+            case.fleet.log.say(DomainCreated(domain="other", tenant="other"), Role.CONTROL)
+        return written[-1]
+
+    (verdict,) = await case.audit.run([number], 30.0, write)
+    assert len(written) == 2
+    assert verdict.closing_nonce == written[-1]
+    assert verdict.kind is VerdictKind.PROVEN
+
+
+async def test_a_request_that_was_cut_is_unknown(case: Case) -> None:
+    async def cut(request: int) -> int:
+        del case.fleet.log.control.records[request:]
+        return request
+
+    with pytest.raises(UnknownRequestError):
+        await case.audit.run([case.fleet.request], 30.0, cut)
+
+
+async def test_a_log_that_never_stands_is_no_verdict(case: Case) -> None:
+    async def never() -> bool:
+        return False
+
+    case.log.stands = never  # type: ignore[method-assign]
+    with pytest.raises(LogUnavailableError, match="again and again"):
+        await case.audit.run([case.fleet.request], 3.0, case.nonce)
+
+
+async def test_a_bundle_is_not_made_of_a_log_that_was_cut_since(case: Case) -> None:
+    number = case.fleet.request
+    await case.audit.run([number], 30.0, case.nonce)
+    found: list[RawRecord] = []
+    await case.audit.reread(number, lambda record, _: found.append(record))
+    assert len(found) == sum(map(len, case.fleet.log.events.values()))
+    records = case.fleet.log.control.records
+    records[-1] = records[0]
+    with pytest.raises(LogUnavailableError, match="audit again"):
+        await case.audit.reread(number, lambda *_: None)
