@@ -9,6 +9,7 @@ look can see it: so a change of leadership also tells the reader to drop that.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from events.kafka.connection import LogUnavailableError
 from events.kafka.partition_log import PartitionLog
 
 LOOK_EVERY_S = 1.0
+BEGIN_WITHIN_S = 10.0
+ASK_AGAIN_S = 0.1
 MOST_RECORDS = 16_384
 MOST_BYTES = 64 << 20
 """Of one partition between two looks, far more than is read in that time. Who read more and then sees the
@@ -78,15 +81,24 @@ class Continuity:
         self._trails: dict[int, _Trail] = {}
 
     async def begin(self, partitions: Iterable[int]) -> None:
-        """Asks for the leadership of those that haven't begun. Raises LogUnavailableError."""
-        fresh = [partition for partition in partitions if partition not in self._trails]
-        if not fresh:
-            return
-        epochs = await self._log.leader_epochs(self._topic, fresh)
-        for partition in fresh:
-            if partition not in epochs:
-                raise LogUnavailableError(f"{self._topic}[{partition}] has no leader")
-            self._trails[partition] = _Trail(epochs[partition])
+        """Asks for the leadership of those that haven't begun; a topic that was just made has its leaders a moment
+        later. Raises LogUnavailableError when they have none within `BEGIN_WITHIN_S`."""
+        fresh = {partition for partition in partitions if partition not in self._trails}
+        try:
+            async with asyncio.timeout(BEGIN_WITHIN_S):
+                while fresh:
+                    for partition, epoch in (await self._leaders_of(fresh)).items():
+                        self._trails[partition] = _Trail(epoch)
+                        fresh.discard(partition)
+                    await asyncio.sleep(ASK_AGAIN_S if fresh else 0)
+        except TimeoutError as error:
+            raise LogUnavailableError(f"{self._topic}{sorted(fresh)} have no leader") from error
+
+    async def _leaders_of(self, partitions: set[int]) -> dict[int, int]:
+        try:
+            return await self._log.leader_epochs(self._topic, partitions)
+        except LogUnavailableError:
+            return {}
 
     def note(self, partition: int, offset: int, record_sha256: bytes, size: int = 0) -> None:
         """The next record that was read; one at an offset that was noted takes the place of all from there on.

@@ -119,7 +119,24 @@ async def test_a_broker_that_knows_no_epochs_is_compared_with_every_time() -> No
     assert (await reader.look()).lost == {0: None}
 
 
-async def test_a_partition_that_cannot_be_asked_hides_no_other() -> None:
+async def test_a_topic_that_was_just_made_is_asked_again() -> None:
+    class Young(MemoryPartitionLog):
+        asked = 0
+
+        async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+            self.asked += 1
+            if self.asked == 1:
+                raise LogUnavailableError("no leader yet")
+            return dict.fromkeys(sorted(partitions)[: self.asked - 1], 0)
+
+    log = Young()
+    reader = Continuity(log, TOPIC)
+    await reader.begin([0, 1, 2])
+    assert log.asked == 3
+    assert await reader.look() == NOTHING
+
+
+async def test_a_partition_that_cannot_be_asked_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf(MemoryPartitionLog):
         async def leader_epochs(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
             found = await super().leader_epochs(topic, partitions)
@@ -133,8 +150,9 @@ async def test_a_partition_that_cannot_be_asked_hides_no_other() -> None:
     log = Deaf()
     reader = Continuity(log, TOPIC)
     await reader.begin([0, 2])
-    with pytest.raises(LogUnavailableError):
-        await reader.begin([1])
+    monkeypatch.setattr(continuity, "BEGIN_WITHIN_S", 0.2)
+    with pytest.raises(LogUnavailableError, match=r"\[1\] have no leader"):
+        await reader.begin([0, 1])
     (record,) = log.send([b"a"])
     for partition in (2, 1, 0):
         reader.note(partition, record.offset, sha256(record.value))
