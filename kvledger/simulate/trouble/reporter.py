@@ -10,6 +10,7 @@ from kvledger.simulate.trouble.probe import Probe, chatter
 AWAY_S = (0.2, 1.5)
 BOTH_S = (1.5, 3.0)
 CUT_RING_STEPS = 20
+REGISTERED_WITHIN_S = 20.0
 
 
 async def hook_killed(arena: Arena, probe: Probe) -> str:
@@ -43,14 +44,21 @@ async def split_brain(arena: Arena, probe: Probe) -> str:
     await chatter(probe, 10)
     await asyncio.sleep(arena.rng.uniform(*BOTH_S))
     stays, goes = (first, second) if arena.rng.random() < 0.5 else (second, first)
+    fleet.processes[name] = stays
     if arena.rng.random() < 0.5:
         await goes.kill()
+        stays.speak()
         how = "killed"
     else:
+        # Its streams are closed: until the other has registered its own, nobody is owed an answer.
+        for rank in fleet.ranks(name):
+            fleet.truth.retire(name, rank.engine.rank)
         await goes.stop()
+        stays.speak()
+        for rank in fleet.ranks(name):
+            await Probe(arena, rank, probe.basis).credited("split-brain", within_s=REGISTERED_WITHIN_S)
+            fleet.truth.enlist(name, rank.engine.rank, basis=fleet.plan.basis)
         how = "stopped"
-    fleet.processes[name] = stays
-    stays.speak()
     return f"two bridges of one identity, the {'second' if goes is second else 'first'} {how}"
 
 
