@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -60,10 +61,17 @@ class Disturbances:
     """All of a run, in the order in which they began."""
 
     all: list[Disturbance] = field(default_factory=list)
+    longest_ns: int = 0
+    """No trouble excuses for longer: those that began so long before an instant needn't be looked at."""
+
+    def add(self, one: Disturbance) -> None:
+        """A trouble that may have begun, or be over, before others that are known."""
+        insort(self.all, one, key=_began_ns)
+        self.longest_ns = max(self.longest_ns, one.excused_ns)
 
     def begin(self, worker: str | None, now_ns: int, excused_s: float, kind: str) -> None:
         """Trouble begins."""
-        self.all.append(Disturbance(worker, Period(now_ns), round(excused_s * 1e9), kind))
+        self.add(Disturbance(worker, Period(now_ns), round(excused_s * 1e9), kind))
 
     def end(self, worker: str | None, now_ns: int) -> None:
         """The newest open trouble of exactly that scope ends; without one nothing happens."""
@@ -75,9 +83,11 @@ class Disturbances:
 
     def touching(self, worker: str | None, low_ns: int, high_ns: int) -> Sequence[Disturbance]:
         """Those of that worker or of everybody that excuse some instant of [low, high]."""
+        first = bisect_left(self.all, low_ns - self.longest_ns, key=_began_ns)
+        last = bisect_right(self.all, high_ns, key=_began_ns)
         return [
             one
-            for one in self.all
+            for one in self.all[first:last]
             if (one.worker is None or one.worker == worker) and one.excusing.touches(low_ns, high_ns)
         ]
 
@@ -92,3 +102,7 @@ class Disturbances:
     def unrepaired(self, now_ns: int) -> Sequence[Disturbance]:
         """Those that last, or lasted, longer than they may."""
         return [one for one in self.all if one.unrepaired_at(now_ns)]
+
+
+def _began_ns(one: Disturbance) -> int:
+    return one.period.start_ns

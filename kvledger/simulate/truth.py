@@ -133,7 +133,7 @@ class Truth:
             self.journal("slow", (start_ns, end_ns), ())
         # Its own stretch, so no limit but its length applies.
         one = Disturbance(None, Period(start_ns, end_ns), end_ns - start_ns, "host stood still")
-        self.disturbances.all.append(one)
+        self.disturbances.add(one)
 
     def unrepaired(self) -> Sequence[Disturbance]:
         """Troubles that have lasted longer than they may."""
@@ -224,10 +224,9 @@ class Truth:
         }
         self._hidden = {tenant: _periods(pairs) for tenant, pairs in dumped["hidden"]}
         self.vouches.load(dumped["vouches"])
-        self.disturbances.all = [
-            Disturbance(worker, _periods([pair])[0], excused_ns, kind)
-            for worker, pair, excused_ns, kind in dumped["disturbed"]
-        ]
+        self.disturbances = Disturbances()
+        for worker, pair, excused_ns, kind in dumped["disturbed"]:
+            self.disturbances.add(Disturbance(worker, _periods([pair])[0], excused_ns, kind))
 
     def repeat(self, operation: str, arguments: Sequence[Any]) -> None:
         """Does again what a journal was told; the clock must give the stamps on record. Raises KeyError,
