@@ -60,6 +60,7 @@ def decode_one(event: object) -> EngineEvent:
         ("C3", 4, (4, 0, 0)),
         ("C5", 11, (11, 0, 2)),
         ("V28", 10, (10, 20, 1)),
+        ("K", 60, (60, 106, 0)),
     ],
 )
 def test_every_capture_decodes_whole(name: str, messages: int, counts: tuple[int, int, int]) -> None:
