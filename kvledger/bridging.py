@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
+from events.hooks.engine_adapter import EngineAdapter, UnknownEngineError, adapter_of
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
@@ -138,6 +139,7 @@ async def _run_one(
     settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    adapter = _adapter(engine, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
         EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
@@ -145,11 +147,11 @@ async def _run_one(
         else None
     )
     async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
-        bridge = Bridge(source, rank=engine.rank, http=http, life_file=life_file)
+        bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
-        stream = _stream(engine, profile, bridge, ring, host.registry)
+        stream = _stream(engine, profile, adapter, bridge, ring, host.registry)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
@@ -210,21 +212,38 @@ async def _tell_troubles(
             say({"worker": engine.worker, "rank": engine.rank, "state": "counts", "counts": found})
 
 
+def _adapter(engine: EngineAddress, profile: EngineProfile) -> EngineAdapter:
+    try:
+        return adapter_of(profile.engine.name)
+    except UnknownEngineError as error:
+        raise CommandError(
+            f"engine {engine.worker}: {error}",
+            advice="name it in the profile's [engine] table",
+            exit_code=ExitCode.CONFIGURATION,
+        ) from error
+
+
 def _stream(
-    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, ring: KeyRing, registry: Registry
+    engine: EngineAddress,
+    profile: EngineProfile,
+    adapter: EngineAdapter,
+    bridge: Bridge,
+    ring: KeyRing,
+    registry: Registry,
 ) -> EngineStream:
     content = profile.content
     if content.model is None:
         content = content.model_copy(update={"model": engine.model})
     facts = profile.engine
     config = EngineConfig(
-        engine=facts.name,
+        engine=adapter.engine,
         engine_version=facts.version,
         hash_algorithm=facts.hash_algorithm,
         hash_seed=facts.hash_seed,
         removal=bridge.capability,
         admission_known=False,
         connectors=facts.connectors,
+        short_last_blocks=adapter.short_last_blocks,
         content=content,
         layout=profile.layout,
         block_bytes=facts.block_bytes,

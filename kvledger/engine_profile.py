@@ -48,7 +48,7 @@ pp_rank = 0
 # connector_version = "…"
 
 [engine]
-name = "vllm"
+name = "vllm"                         # or "sglang"; with sglang fill in block_tokens above, /server_info has it
 # version = "0.32.0"
 # hash_algorithm = "sha256_cbor"
 # hash_seed = "vllm-none-hash"

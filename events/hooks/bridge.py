@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from events.errors import DecodeError
+from events.hooks.engine_adapter import VLLM, EngineAdapter
 from events.hooks.engine_event import AllBlocksCleared, EngineBatch
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_port import (
@@ -27,7 +28,6 @@ from events.hooks.engine_port import (
 from events.hooks.engine_position import Anchor, EngineMessage
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
-from events.hooks.vllm import decode_batch
 from events.hooks.zmq_source import (
     Confirmed as Answered,
 )
@@ -108,6 +108,7 @@ class Bridge:
         source: ZmqSource,
         *,
         rank: int = 0,
+        adapter: EngineAdapter = VLLM,
         http: EngineHttp | None = None,
         life_file: LifeFile | None = None,
         make_life: Callable[[], str] = lambda: f"life-{secrets.token_hex(8)}",
@@ -116,6 +117,7 @@ class Bridge:
         self.capability = Capability.NONE if http is None else Capability.RESET
         self._source = source
         self._rank = rank
+        self._decode = adapter.decode
         self._http = http
         self._file = life_file
         self._make_life = make_life
@@ -294,7 +296,7 @@ class Bridge:
             if message.seq == 0:
                 self._first()
         try:
-            batch = decode_batch(message.seq, message.payload)
+            batch = self._decode(message.seq, message.payload)
         except DecodeError as error:
             self.counts.unreadable += 1
             LOG.warning("engine message %d can't be read: %s", message.seq, error.reason)

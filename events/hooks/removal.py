@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from events.hooks.connector import Departures
 from events.hooks.engine_event import BlockRemoved, EngineHash
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook, tier_of
@@ -32,6 +33,8 @@ class RemovalReader:
         if table is None:
             self.unknown += len(event.hashes)
             return True
+        if event.hashes and table.holder.departures is Departures.UNKNOWN:
+            table.holder.departures = Departures.TOLD
         reason = EvictReason.CAPACITY if tier is Tier.GPU else EvictReason.UNKNOWN
         nodes, copies, nameless = self._hashes.of_size(table.size), table.copies, table.nameless
         for name in event.hashes:

@@ -18,7 +18,7 @@ import zmq.asyncio
 
 from events.errors import DecodeError
 from events.hooks.engine_position import EngineMessage
-from events.hooks.vllm import END_SEQ, decode_frames
+from events.hooks.engine_wire import END_SEQ, decode_frames
 
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_ATTEMPTS = 8

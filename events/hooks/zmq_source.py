@@ -19,8 +19,8 @@ import zmq.asyncio
 
 from events.errors import DecodeError, KvledgerError
 from events.hooks.engine_position import Anchor, EngineMessage, EnginePosition, Sighting, digest
+from events.hooks.engine_wire import END_SEQ, decode_frames
 from events.hooks.replay import MAX_MESSAGE_BYTES, ReplayAnswer, ReplayClient
-from events.hooks.vllm import END_SEQ, decode_frames
 
 _QUEUE_MESSAGES = 10_000
 """Below the number of digests that a position remembers, so that a repeat in the queue is known as one."""

@@ -22,7 +22,8 @@ from events.hooks.engine_event import (
     MalformedEvent,
     UnknownEvent,
 )
-from events.hooks.vllm import END_SEQ, decode_batch, decode_frames, engine_hash, tier_of
+from events.hooks.engine_wire import END_SEQ, decode_frames, engine_hash, tier_of
+from events.hooks.vllm import decode_batch
 from tests.support.capture import load_capture, load_lines
 
 

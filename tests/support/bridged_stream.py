@@ -1,0 +1,103 @@
+"""What a bridge makes of an engine's bytes, as far as a reader: source, bridge, stream, codec, fold; no services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from events.fold.registry import Registry
+from events.hooks.bridge import Bridge
+from events.hooks.engine_adapter import VLLM, EngineAdapter
+from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_port import Confirmed
+from events.hooks.obligation import Obligations
+from events.hooks.zmq_source import ZmqSource
+from events.model.part import UnknownEvents
+from events.signing import verify
+from tests.support.folded_stream import CONTENT, FoldedStream
+
+LONG_S = 10.0
+
+
+class BridgedStream:
+    """The hook of a bridge: everything it is told is folded at once."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.installed = 100
+        self.obligations = Obligations(Registry(verify), ())
+        self.folded = FoldedStream(config)
+        self.lives = ["life-1"]
+
+    def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None:
+        self.folded.feed(batch, admitted_after)
+
+    def lost(self, first: int, last: int | None) -> None:
+        self.folded.lose(first, last)
+
+    def unknown(self, kind: str, length: int) -> None:
+        self.folded.write([UnknownEvents(kind=kind, length=length)], {})
+
+    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
+        del ended, born_after
+        self.lives.append(engine_life)
+        if len(self.lives) > 1 and self.lives[-2] == engine_life:
+            self.folded.stream.whole()
+        self.folded.open(engine_life)
+
+
+class Bridged:
+    """A bridge attached to an engine's sockets, and what a reader has of it."""
+
+    def __init__(self, source: ZmqSource, bridge: Bridge, hook: BridgedStream) -> None:
+        self.source = source
+        self.bridge = bridge
+        self.hook = hook
+
+    @property
+    def folded(self) -> FoldedStream:
+        return self.hook.folded
+
+    async def upto(self, messages: int) -> FoldedStream:
+        """Waits until so many messages of the engine were taken; what a reader has then."""
+        async with asyncio.timeout(LONG_S):
+            while self.bridge.counts.messages < messages:
+                await self.bridge.confirm(1.0)
+        return self.folded
+
+    async def reached(self, seq: int) -> FoldedStream:
+        """Waits until the engine's message of this number, or a newer one, was taken."""
+        async with asyncio.timeout(LONG_S):
+            while (newest := self.source.newest) is None or newest.seq < seq:
+                await self.bridge.confirm(1.0)
+        return self.folded
+
+    async def confirmed(self) -> bool:
+        """Whether the engine vouches for it all now."""
+        return isinstance(await self.bridge.confirm(LONG_S), Confirmed)
+
+
+@asynccontextmanager
+async def bridged(
+    endpoint: str,
+    replay: str | None,
+    *,
+    topic: str = "",
+    rank: int = 0,
+    adapter: EngineAdapter = VLLM,
+    config: EngineConfig | None = None,
+    attach_s: float = LONG_S,
+) -> AsyncIterator[Bridged]:
+    """Attaches a bridge; leaving closes its sockets."""
+    config = config or EngineConfig(
+        engine=adapter.engine, content=CONTENT, short_last_blocks=adapter.short_last_blocks
+    )
+    async with ZmqSource(endpoint, replay, topic, repair_timeout_s=0.5) as source:
+        bridge = Bridge(source, rank=rank, adapter=adapter)
+        attachment = await bridge.attach(attach_s)
+        hook = BridgedStream(config)
+        hook.lives = [attachment.life]
+        hook.folded.open(attachment.life, from_birth=attachment.from_birth)
+        bridge.bind(hook, attachment)
+        yield Bridged(source, bridge, hook)
