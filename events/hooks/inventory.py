@@ -67,7 +67,8 @@ class Tally:
 class Holder:
     """One tier of this rank. `certain` counts copies that surely fill a physical block, over all groups;
     `told` is what the log was last told of orphans and unassigned. `departures`: while removals aren't told
-    here, a store leaves a copy that may be gone at any time, so it is never certain."""
+    here, a store leaves a copy that may be gone at any time, so it is never certain. `unnamed`: some of its
+    stores named no medium, so a removal that names another tier may have meant a copy here."""
 
     __slots__ = (
         "capacity",
@@ -81,6 +82,7 @@ class Holder:
         "tier",
         "told",
         "unassigned",
+        "unnamed",
     )
 
     def __init__(
@@ -92,6 +94,7 @@ class Holder:
     ) -> None:
         self.name = tier.value
         self.departures = departures
+        self.unnamed = False
         self.tier = tier
         self.capacity = capacity
         self.durable_id = durable_id

@@ -37,6 +37,8 @@ class StoreReader:
         """One store into its table; `nodes` if its hashes were identified before."""
         if not event.hashes:
             return
+        if event.medium is None:
+            table.holder.unnamed = True
         if nodes is None:
             if event.aligned and event.block_size == table.size:
                 nodes = self._hashes.identify(event)
