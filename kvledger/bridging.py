@@ -180,6 +180,9 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
     found: dict[str, int | str] = {
         "lost_messages": counts.lost_messages,
         "unreadable": counts.unreadable,
+        "malformed": counts.malformed,
+        "unknown_kinds": counts.unknown_kinds,
+        "unknown_media": counts.unknown_media,
         "untranslatable": counts.failed,
         "other_rank": counts.wrong_rank,
         "other_topics": counts.foreign_topics,

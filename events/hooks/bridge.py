@@ -28,6 +28,7 @@ from events.hooks.engine_port import (
 from events.hooks.engine_position import Anchor, EngineMessage
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
+from events.hooks.wire_alarm import WireAlarm, WireCounts
 from events.hooks.zmq_source import (
     Confirmed as Answered,
 )
@@ -72,7 +73,7 @@ class BridgedHook(Protocol):
 
 
 @dataclass(slots=True)
-class BridgeCounts:
+class BridgeCounts(WireCounts):
     """Since the start. `refused` messages were of another rank; `failed` could be read and not be translated:
     both count as lost, too."""
 
@@ -118,6 +119,7 @@ class Bridge:
         self._source = source
         self._rank = rank
         self._decode = adapter.decode
+        self._alarm = WireAlarm(self.counts)
         self._http = http
         self._file = life_file
         self._make_life = make_life
@@ -299,7 +301,7 @@ class Bridge:
             batch = self._decode(message.seq, message.payload)
         except DecodeError as error:
             self.counts.unreadable += 1
-            LOG.warning("engine message %d can't be read: %s", message.seq, error.reason)
+            self._alarm.unreadable(message.seq, error.reason)
             self._skip(message, "batch")
             return
         self._right_rank = batch.rank is None or batch.rank == self._rank
@@ -309,6 +311,7 @@ class Bridge:
             self.counts.wrong_rank += 1
             self._skip(message, "rank")
             return
+        self._alarm.look(batch)
         try:
             self._hook.feed(batch, None)
         except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
