@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
-from events.hooks.engine_adapter import EngineAdapter, UnknownEngineError, adapter_of
+from events.hooks.engine_adapter import LMCACHE, EngineAdapter, UnknownEngineError, adapter_of
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
+from events.hooks.engine_source import EngineSource
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
-from events.ids import CANARY_WORKER, Role
+from events.ids import CANARY_WORKER, Role, Tier
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
@@ -29,6 +31,7 @@ from kvledger.control import connection, require_log
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer
+from kvledger.lmcache_input import LmcacheInput, is_input, lmcache_inputs
 from kvledger.settings import Settings
 
 ATTACH_S = 5.0
@@ -55,6 +58,8 @@ class EngineAddress(BaseModel):
     domain: Name = "default"
     engine_url: str | None = None
     advertise: str | None = None
+    server: str | None = None
+    """An LMCache server's own name (`instance_id`); default: `worker`."""
 
     @field_validator("worker")
     @classmethod
@@ -105,10 +110,13 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
                 exit_code=ExitCode.CONFIGURATION,
             )
     host = HookHost(connection(settings), ring, load_signer(settings.home, Role.ENROLMENT))
-    async with host:
+    async with host, AsyncExitStack() as stack:
         require_log(host.registry)
+        inputs = await stack.enter_async_context(
+            lmcache_inputs(engine.endpoint for engine in engines if is_input(engine.endpoint))
+        )
         tasks = [
-            asyncio.create_task(_run_one(settings, engine, host, ring, say), name=engine.worker)
+            asyncio.create_task(_run_one(settings, engine, inputs, host, ring, say), name=engine.worker)
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
@@ -135,8 +143,23 @@ def _failure(error: BaseException) -> CommandError:
     return failure
 
 
+@asynccontextmanager
+async def _source(engine: EngineAddress, inputs: Mapping[str, LmcacheInput]) -> AsyncIterator[EngineSource]:
+    found = inputs.get(engine.endpoint)
+    if found is not None:
+        yield found.source(engine.server or engine.worker)
+        return
+    async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
+        yield source
+
+
 async def _run_one(
-    settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
+    settings: Settings,
+    engine: EngineAddress,
+    inputs: Mapping[str, LmcacheInput],
+    host: HookHost,
+    ring: KeyRing,
+    say: Say,
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
     adapter = _adapter(engine, profile)
@@ -146,7 +169,7 @@ async def _run_one(
         if engine.engine_url is not None
         else None
     )
-    async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
+    async with _source(engine, inputs) as source:
         bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
@@ -163,7 +186,7 @@ async def _run_one(
             history = "unknown"
             if attachment.from_birth:
                 history = "whole" if bridge.heard else "nothing received yet"
-            await _announce(engine, profile, hook, history, say)
+            await _announce(engine, profile, bridge, hook, history, say)
             await running
         finally:
             for task in (running, telling):
@@ -216,14 +239,21 @@ async def _tell_troubles(
 
 
 def _adapter(engine: EngineAddress, profile: EngineProfile) -> EngineAdapter:
+    advice = "name it in the profile's [engine] table"
     try:
-        return adapter_of(profile.engine.name)
+        adapter = adapter_of(profile.engine.name, engine.model)
     except UnknownEngineError as error:
+        what = f"engine {engine.worker}: {error}"
+        raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION) from error
+    except ImportError as error:
+        what = f"engine {engine.worker}: {error.name} is missing"
         raise CommandError(
-            f"engine {engine.worker}: {error}",
-            advice="name it in the profile's [engine] table",
-            exit_code=ExitCode.CONFIGURATION,
+            what, advice="pip install 'kvledger[lmcache]'", exit_code=ExitCode.CONFIGURATION
         ) from error
+    if (adapter.engine == LMCACHE) != is_input(engine.endpoint):
+        what = f"engine {engine.worker}: {adapter.engine} doesn't speak at {engine.endpoint}"
+        raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION)
+    return adapter
 
 
 def _stream(
@@ -245,7 +275,7 @@ def _stream(
         hash_seed=facts.hash_seed,
         removal=bridge.capability,
         admission_known=False,
-        connectors=facts.connectors,
+        connectors=(*adapter.connectors, *facts.connectors),
         short_last_blocks=adapter.short_last_blocks,
         content=content,
         layout=profile.layout,
@@ -253,13 +283,20 @@ def _stream(
         adapter_revisions=profile.adapters,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
-        durable_ids=facts.durable_ids_of(engine.worker),
+        durable_ids=_outliving(engine, adapter) | facts.durable_ids_of(engine.worker),
     )
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
 
 
+def _outliving(engine: EngineAddress, adapter: EngineAdapter) -> dict[Tier, str]:
+    """What lies behind an LMCache server outlives it, also where nobody has named it."""
+    if adapter.engine != LMCACHE:
+        return {}
+    return {tier: f"{engine.worker}-l2-{tier.value}" for tier in (Tier.DISK, Tier.REMOTE)}
+
+
 async def _announce(
-    engine: EngineAddress, profile: EngineProfile, hook: Hook, history: str, say: Say
+    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, hook: Hook, history: str, say: Say
 ) -> None:
     while not await hook.opened(OPEN_S):
         why = hook.reporting.why_not_open or "waiting for the log"
@@ -275,7 +312,7 @@ async def _announce(
             "domain": engine.domain,
             "identity": "unverified" if missing else "verified",
             "missing": missing,
-            "basis": "unconfirmed" if engine.replay is None else "published",
+            "basis": "published" if bridge.confirmable else "unconfirmed",
             "history": history,
             "deletion": "reset" if engine.engine_url is not None else "none",
         }

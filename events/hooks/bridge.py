@@ -26,6 +26,7 @@ from events.hooks.engine_port import (
     Unanswered,
 )
 from events.hooks.engine_position import Anchor, EngineMessage
+from events.hooks.engine_source import EngineSource
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
 from events.hooks.wire_alarm import WireAlarm, WireCounts
@@ -39,7 +40,6 @@ from events.hooks.zmq_source import (
     MessagesLost,
     SourceItem,
     UnreadableFrames,
-    ZmqSource,
 )
 from events.ids import Basis, Capability
 from events.model.signal import Load
@@ -100,13 +100,13 @@ class Attachment:
 
 
 class Bridge:
-    """An `EnginePort` over a `ZmqSource`. Call `attach` once, give its answer to the hook, then `run`."""
+    """An `EnginePort` over an `EngineSource`. Call `attach` once, give its answer to the hook, then `run`."""
 
     admission_known = False
 
     def __init__(
         self,
-        source: ZmqSource,
+        source: EngineSource,
         *,
         rank: int = 0,
         adapter: EngineAdapter = VLLM,
@@ -142,6 +142,11 @@ class Bridge:
         """Whether anything was ever received from this engine, in this life or one before. Until then nobody
         can tell an idle engine from one whose events don't come through, so nothing is confirmed."""
         return self._heard
+
+    @property
+    def confirmable(self) -> bool:
+        """Whether its source can ever vouch for having all that was published."""
+        return self._source.has_replay
 
     async def attach(self, timeout_s: float, *, ended: Callable[[str], bool] = lambda _: False) -> Attachment:
         """Asks for the engine's history: the life that it belongs to, and what is to be fed before the hook

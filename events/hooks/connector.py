@@ -1,6 +1,7 @@
 """vLLM's KV connectors, by the class names that its configuration has: which tell when a block leaves. Pure.
 
-Read in vLLM 0.32 and lmcache 0.5.6. What isn't listed is unknown.
+Read in vLLM 0.32 and lmcache 0.5.6; `LMCacheServer` stands for its multiprocess server, which tells its coordinator
+itself. What isn't listed is unknown.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CONNECTORS: Final = {
     "SimpleCPUOffloadConnector": Departures.TOLD,
     "FlexKVConnectorV1": Departures.TOLD,
     "LMCacheMPConnector": Departures.TOLD,
+    "LMCacheServer": Departures.TOLD,
     "LMCacheConnectorV1": Departures.UNTOLD,
     "MooncakeStoreConnector": Departures.UNTOLD,
 }

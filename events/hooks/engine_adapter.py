@@ -9,6 +9,7 @@ from typing import Final
 from events.errors import KvledgerError
 from events.hooks import sglang, vllm
 from events.hooks.engine_event import EngineBatch
+from events.hooks.lmcache import LmcacheReader, blake3_chunk_hash
 
 
 class UnknownEngineError(KvledgerError):
@@ -16,18 +17,19 @@ class UnknownEngineError(KvledgerError):
 
     def __init__(self, engine: str) -> None:
         self.engine = engine
-        self.engines = tuple(sorted(ADAPTERS))
+        self.engines = (*sorted(ADAPTERS), LMCACHE)
         super().__init__(f"no adapter reads the engine {engine!r}; there are {', '.join(self.engines)}")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAdapter:
     """One kind of engine. `decode` raises DecodeError ("engine_payload") for bytes that are no batch; what it
-    can't read of a batch is an event of it. `short_last_blocks`: see `EngineConfig`."""
+    can't read of a batch is an event of it. `short_last_blocks`, `connectors`: see `EngineConfig`."""
 
     engine: str
     decode: Callable[[int, bytes], EngineBatch]
     short_last_blocks: bool = False
+    connectors: tuple[str, ...] = ()
 
 
 VLLM: Final = EngineAdapter("vllm", vllm.decode_batch)
@@ -35,9 +37,17 @@ SGLANG: Final = EngineAdapter("sglang", sglang.decode_batch, short_last_blocks=T
 ADAPTERS: Final = {adapter.engine: adapter for adapter in (VLLM, SGLANG)}
 
 
-def adapter_of(engine: str) -> EngineAdapter:
-    """The adapter of this name. Raises UnknownEngineError."""
-    found = ADAPTERS.get(engine.casefold())
+LMCACHE: Final = "lmcache"
+
+
+def adapter_of(engine: str, model: str) -> EngineAdapter:
+    """The adapter of this name, for one stream: LMCache's keeps what it was told, of one model. Raises
+    UnknownEngineError; ImportError for LMCache without the extra of its name."""
+    name = engine.casefold()
+    if name == LMCACHE:
+        reader = LmcacheReader(model, *blake3_chunk_hash())
+        return EngineAdapter(LMCACHE, reader.decode, connectors=("LMCacheServer",))
+    found = ADAPTERS.get(name)
     if found is None:
         raise UnknownEngineError(engine)
     return found

@@ -48,7 +48,7 @@ class RestartSign(StrEnum):
     """How a new engine life showed. `proven`: the life that was held has surely ended. HISTORY_CUT (the
     engine's buffer begins after our newest record) may also be one life that ran far ahead, and OLD_NUMBER
     (a number passed without its bytes, and nobody to ask) a message overtaken by a replay; they are treated
-    alike, because nothing can prove the contrary.
+    alike, because nothing can prove the contrary. NAMED: the engine itself names its lives, and named another.
     """
 
     SEQ_REUSED = "seq_reused"
@@ -56,6 +56,7 @@ class RestartSign(StrEnum):
     NO_RECORD = "no_record"
     HISTORY_CUT = "history_cut"
     OLD_NUMBER = "old_number"
+    NAMED = "named"
 
     @property
     def proven(self) -> bool:

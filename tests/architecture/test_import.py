@@ -33,6 +33,7 @@ PURE_ELSEWHERE = (
     "events/hooks/engine_event.py",
     "events/hooks/engine_position.py",
     "events/hooks/engine_wire.py",
+    "events/hooks/lmcache.py",
     "events/hooks/sglang.py",
     "events/hooks/stream.py",
     "events/hooks/vllm.py",

@@ -12,6 +12,8 @@ from events.hooks.engine_adapter import VLLM, EngineAdapter
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import EngineBatch
 from events.hooks.engine_port import Confirmed
+from events.hooks.engine_source import EngineSource
+from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
 from events.model.part import UnknownEvents
@@ -50,7 +52,7 @@ class BridgedStream:
 class Bridged:
     """A bridge attached to an engine's sockets, and what a reader has of it."""
 
-    def __init__(self, source: ZmqSource, bridge: Bridge, hook: BridgedStream) -> None:
+    def __init__(self, source: EngineSource, bridge: Bridge, hook: BridgedStream) -> None:
         self.source = source
         self.bridge = bridge
         self.hook = hook
@@ -94,10 +96,23 @@ async def bridged(
         engine=adapter.engine, content=CONTENT, short_last_blocks=adapter.short_last_blocks
     )
     async with ZmqSource(endpoint, replay, topic, repair_timeout_s=0.5) as source:
-        bridge = Bridge(source, rank=rank, adapter=adapter)
-        attachment = await bridge.attach(attach_s)
-        hook = BridgedStream(config)
-        hook.lives = [attachment.life]
-        hook.folded.open(attachment.life, from_birth=attachment.from_birth)
-        bridge.bind(hook, attachment)
-        yield Bridged(source, bridge, hook)
+        yield await attached(source, config, rank=rank, adapter=adapter, attach_s=attach_s)
+
+
+async def attached(
+    source: EngineSource,
+    config: EngineConfig,
+    *,
+    rank: int = 0,
+    adapter: EngineAdapter = VLLM,
+    attach_s: float = LONG_S,
+    life_file: LifeFile | None = None,
+) -> Bridged:
+    """A bridge that has taken the source's history."""
+    bridge = Bridge(source, rank=rank, adapter=adapter, life_file=life_file)
+    attachment = await bridge.attach(attach_s)
+    hook = BridgedStream(config)
+    hook.lives = [attachment.life]
+    hook.folded.open(attachment.life, from_birth=attachment.from_birth)
+    bridge.bind(hook, attachment)
+    return Bridged(source, bridge, hook)
