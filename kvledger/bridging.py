@@ -144,12 +144,21 @@ def _failure(error: BaseException) -> CommandError:
 
 
 @asynccontextmanager
-async def _source(engine: EngineAddress, inputs: Mapping[str, LmcacheInput]) -> AsyncIterator[EngineSource]:
+async def _source(
+    engine: EngineAddress, adapter: EngineAdapter, inputs: Mapping[str, LmcacheInput]
+) -> AsyncIterator[EngineSource]:
     found = inputs.get(engine.endpoint)
     if found is not None:
         yield found.source(engine.server or engine.worker)
         return
-    async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
+    source = ZmqSource(
+        engine.endpoint,
+        engine.replay,
+        engine.topic,
+        read_heartbeat=adapter.read_heartbeat,
+        snapshot_question=adapter.snapshot_question,
+    )
+    async with source:
         yield source
 
 
@@ -169,7 +178,7 @@ async def _run_one(
         if engine.engine_url is not None
         else None
     )
-    async with _source(engine, inputs) as source:
+    async with _source(engine, adapter, inputs) as source:
         bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits

@@ -26,6 +26,7 @@ from events.hooks.engine_port import (
     Unanswered,
 )
 from events.hooks.engine_position import Anchor, EngineMessage
+from events.hooks.engine_recovery import EngineSnapshot, Heartbeat, read_snapshot
 from events.hooks.engine_source import EngineSource
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
@@ -164,9 +165,28 @@ class Bridge:
         if other:
             items = tuple(item for item in items if not isinstance(item, EngineRestarted))
         self._from_birth = _begins_at_birth(items) or (isinstance(outcome, Answered) and not items)
+        if not self._from_birth and isinstance(outcome, Answered):
+            items = await self._with_snapshot(items, timeout_s)
         keeps = known is not None and not other
         self._life = known.life if known is not None and keeps else self._make_life()
         return Attachment(self._life, items, self._from_birth, known, other)
+
+    async def _with_snapshot(self, items: tuple[SourceItem, ...], timeout_s: float) -> tuple[SourceItem, ...]:
+        """What the engine itself says that it holds, in place of what it has said before. That nothing else is
+        there isn't taken from it: the holders stay partial."""
+        parts = await self._source.snapshot(timeout_s)
+        if parts is None:
+            return items
+        resume_seq = parts[0].seq
+        try:
+            snapshot = read_snapshot([self._decode(resume_seq, part.payload) for part in parts])
+        except DecodeError as error:
+            self._alarm.unreadable(resume_seq, error.reason)
+            return items
+        LOG.info("the engine's own snapshot stands for what came before message %d", resume_seq)
+        lost = [item for item in items if isinstance(item, MessagesLost) and item.first_seq < resume_seq]
+        later = [item for item in items if item not in lost and _seq_of(item, resume_seq) >= resume_seq]
+        return (*lost, snapshot, *later)
 
     def bind(self, hook: BridgedHook, attachment: Attachment) -> None:
         """Names the hook to feed and feeds it with the history. Its orders: those discharged in this life
@@ -281,6 +301,13 @@ class Bridge:
             case UnreadableFrames():
                 self.counts.unreadable += 1
                 self._hook.unknown("frames", item.frame_count)
+            case EngineSnapshot():
+                for batch in item.batches:
+                    self._alarm.look(batch)
+                    self._hook.feed(batch, None)
+            case Heartbeat():
+                # It lives and its events come through, though it may have published nothing yet.
+                self._heard = True
 
     def _new_life(self, *, proven: bool) -> None:
         """Another life answers on that address; that the old process is gone nobody has attested. Unless it
@@ -357,6 +384,10 @@ class Bridge:
                     tuple(self._hook.obligations.discharged()),
                 )
             )
+
+
+def _seq_of(item: SourceItem, otherwise: int) -> int:
+    return item.seq if isinstance(item, EngineMessage) else otherwise
 
 
 def _begins_at_birth(items: tuple[SourceItem, ...]) -> bool:

@@ -1,7 +1,7 @@
 """vLLM's KV connectors, by the class names that its configuration has: which tell when a block leaves. Pure.
 
 Read in vLLM 0.32 and lmcache 0.5.6; `LMCacheServer` stands for its multiprocess server, which tells its coordinator
-itself. What isn't listed is unknown.
+itself. What isn't listed is unknown, `LMCacheMPConnector` among it: it tells removals since 0.5.6 and told none before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ CONNECTORS: Final = {
     "OffloadingConnector": Departures.TOLD,
     "SimpleCPUOffloadConnector": Departures.TOLD,
     "FlexKVConnectorV1": Departures.TOLD,
-    "LMCacheMPConnector": Departures.TOLD,
     "LMCacheServer": Departures.TOLD,
     "LMCacheConnectorV1": Departures.UNTOLD,
     "MooncakeStoreConnector": Departures.UNTOLD,

@@ -9,6 +9,7 @@ from typing import Final
 from events.errors import KvledgerError
 from events.hooks import sglang, vllm
 from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_recovery import ReadHeartbeat
 from events.hooks.lmcache import LmcacheReader, blake3_chunk_hash
 
 
@@ -24,12 +25,16 @@ class UnknownEngineError(KvledgerError):
 @dataclass(frozen=True, slots=True)
 class EngineAdapter:
     """One kind of engine. `decode` raises DecodeError ("engine_payload") for bytes that are no batch; what it
-    can't read of a batch is an event of it. `short_last_blocks`, `connectors`: see `EngineConfig`."""
+    can't read of a batch is an event of it. `short_last_blocks`, `connectors`: see `EngineConfig`.
+    `read_heartbeat`, `snapshot_question` (what the replay socket is asked for a snapshot): None where the engine
+    has no such thing, as none that is released does."""
 
     engine: str
     decode: Callable[[int, bytes], EngineBatch]
     short_last_blocks: bool = False
     connectors: tuple[str, ...] = ()
+    read_heartbeat: ReadHeartbeat | None = None
+    snapshot_question: bytes | None = None
 
 
 VLLM: Final = EngineAdapter("vllm", vllm.decode_batch)

@@ -36,6 +36,11 @@ class EngineSource(Protocol):
         """What came, in order; empty after `timeout_s` of silence. Holes are told in their place."""
         ...
 
+    async def snapshot(self, timeout_s: float) -> list[EngineMessage] | None:
+        """The engine's own whole inventory: batches under the number at which its stream goes on. None: there is
+        none to be had."""
+        ...
+
     async def confirm(self, timeout_s: float) -> Confirmation:
         """Whether what was handed out, and the items of the answer, is all that was published when asked."""
         ...

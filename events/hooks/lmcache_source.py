@@ -104,6 +104,11 @@ class LmcacheSource:
                 return []
         return self._hand_out()
 
+    async def snapshot(self, timeout_s: float) -> list[EngineMessage] | None:
+        """LMCache's servers send none to their coordinator."""
+        del timeout_s
+        return None
+
     async def confirm(self, timeout_s: float) -> Confirmation:
         whole = self._read_to_end is not None and await self._read_to_end(timeout_s)
         if whole and self._anchor is not None:

@@ -12,6 +12,7 @@ from events.hooks.engine_adapter import VLLM, EngineAdapter
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import EngineBatch
 from events.hooks.engine_port import Confirmed
+from events.hooks.engine_recovery import Heartbeat
 from events.hooks.engine_source import EngineSource
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
@@ -56,6 +57,7 @@ class Bridged:
         self.source = source
         self.bridge = bridge
         self.hook = hook
+        self.beats = 0
 
     @property
     def folded(self) -> FoldedStream:
@@ -74,6 +76,12 @@ class Bridged:
             while (newest := self.source.newest) is None or newest.seq < seq:
                 await self.bridge.confirm(1.0)
         return self.folded
+
+    async def drain(self) -> None:
+        """Takes what the subscription has brought, for a moment, as the bridge does when it runs."""
+        items = await self.source.receive(0.02)
+        self.beats += sum(isinstance(item, Heartbeat) for item in items)
+        await self.bridge._feed(items)
 
     async def confirmed(self) -> bool:
         """Whether the engine vouches for it all now."""
@@ -95,7 +103,15 @@ async def bridged(
     config = config or EngineConfig(
         engine=adapter.engine, content=CONTENT, short_last_blocks=adapter.short_last_blocks
     )
-    async with ZmqSource(endpoint, replay, topic, repair_timeout_s=0.5) as source:
+    source = ZmqSource(
+        endpoint,
+        replay,
+        topic,
+        repair_timeout_s=0.5,
+        read_heartbeat=adapter.read_heartbeat,
+        snapshot_question=adapter.snapshot_question,
+    )
+    async with source:
         yield await attached(source, config, rank=rank, adapter=adapter, attach_s=attach_s)
 
 

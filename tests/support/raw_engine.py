@@ -20,6 +20,8 @@ def numbered(seq: int, payload: bytes, topic: bytes = b"kv") -> list[bytes]:
 
 
 END = numbered(-1, b"", b"")
+SNAPSHOT = b"snapshot"
+"""The question that vllm-project/vllm #50134 proposes."""
 
 
 class RawEngine:
@@ -28,6 +30,7 @@ class RawEngine:
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes]] = []
         self.answer: Answer = self.honest
+        self.snapshot: list[list[bytes]] = [END]
         self._context = zmq.asyncio.Context()
 
     async def __aenter__(self) -> Self:
@@ -66,5 +69,6 @@ class RawEngine:
     async def _serve(self) -> None:
         while True:
             who, _, question = await self._router.recv_multipart()
-            for frames in self.answer(int.from_bytes(question, "big")):
+            answer = self.snapshot if question == SNAPSHOT else self.answer(int.from_bytes(question, "big"))
+            for frames in answer:
                 await self._router.send_multipart([who, b"", *frames])
