@@ -18,7 +18,7 @@ class UnknownEngineError(KvledgerError):
 
     def __init__(self, engine: str) -> None:
         self.engine = engine
-        self.engines = (*sorted(ADAPTERS), LMCACHE)
+        self.engines = tuple(sorted((*ADAPTERS, LMCACHE)))
         super().__init__(f"no adapter reads the engine {engine!r}; there are {', '.join(self.engines)}")
 
 
