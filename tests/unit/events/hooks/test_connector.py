@@ -217,6 +217,8 @@ class TestUnknownConnector:
 def test_the_gpu_s_removals_are_the_engine_s_own() -> None:
     assert departures("vllm", ("MooncakeStoreConnector",), Tier.GPU) is Departures.TOLD
     assert departures("sglang", (), Tier.CPU) is Departures.TOLD
+    assert departures("sglang", (), Tier.REMOTE) is Departures.UNKNOWN
+    assert departures("vllm", ("MooncakeConnectorOfTomorrow",), Tier.CPU) is Departures.UNTOLD
     assert departures("vllm", ("OffloadingConnector", "Other"), Tier.CPU) is Departures.UNKNOWN
 
 
