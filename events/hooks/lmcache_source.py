@@ -24,7 +24,9 @@ from events.hooks.zmq_source import (
 
 LOG = logging.getLogger(__name__)
 ITEMS_KEPT = 10_000
-"""Items that wait for a bridge; what comes beyond is told as lost."""
+BYTES_KEPT = 64 << 20
+"""What waits for a bridge. A transport that keeps its batches waits, too; what another one brings beyond is told
+as lost."""
 
 ReadToEnd = Callable[[float], Awaitable[bool]]
 """Reads what its transport holds when asked, within so many seconds; False if it couldn't."""
@@ -53,7 +55,10 @@ class LmcacheSource:
         self._handed_out = False
         self._overrun: int | None = None
         self._items: list[SourceItem] = []
+        self._bytes = 0
         self._arrived = asyncio.Event()
+        self.room = asyncio.Event()
+        self.room.set()
 
     @property
     def has_replay(self) -> bool:
@@ -86,10 +91,13 @@ class LmcacheSource:
         if self._anchor is not None and self._anchor.seq == seq:
             same = self._anchor.digest == digest(batch.body)
             self.continuity, self._anchor = (Continuity.SAME if same else Continuity.OTHER), None
-        if len(self._items) >= ITEMS_KEPT:
+        if not self.room.is_set():
             self._overrun = seq if self._overrun is None else self._overrun
             return
+        self._bytes += len(batch.body)
         self._put(message)
+        if len(self._items) >= ITEMS_KEPT or self._bytes >= BYTES_KEPT:
+            self.room.clear()
 
     def unreadable(self) -> None:
         """Something came that must have been this server's."""
@@ -131,6 +139,8 @@ class LmcacheSource:
         else:
             # Nobody has seen anything of what was before.
             self._items.clear()
+            self._bytes = 0
+            self.room.set()
 
     def _put(self, item: SourceItem) -> None:
         self._items.append(item)
@@ -138,6 +148,8 @@ class LmcacheSource:
 
     def _hand_out(self) -> list[SourceItem]:
         items, self._items = self._items, []
+        self._bytes = 0
+        self.room.set()
         if self._overrun is not None and self._newest is not None:
             items.append(MessagesLost(self._overrun, self._newest.seq))
             self._overrun = None
@@ -157,6 +169,11 @@ class LmcacheIntake:
     def add(self, source: LmcacheSource) -> None:
         """One server may have several sources: one for each model that it serves."""
         self._sources.setdefault(source.instance, []).append(source)
+
+    @property
+    def full(self) -> LmcacheSource | None:
+        """A source that has no room, if there is one; its `room` tells when it has."""
+        return next((s for sources in self._sources.values() for s in sources if not s.room.is_set()), None)
 
     def offer(self, body: bytes, *, server: str | None = None) -> Offered:
         """Sorts one request's batches. `server`: whose it is, where its transport knows that. Raises DecodeError

@@ -214,6 +214,18 @@ class TestStream:
         assert bridge.folded.state.holders["cpu"].inventory is Inventory.PARTIAL
         assert bridge.folded.credited("cpu") == {ids(A)[0]}
 
+    async def test_a_source_says_when_it_has_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("events.hooks.lmcache_source.BYTES_KEPT", 250)
+        server = Server()
+        for number in range(3):
+            assert server.intake.full is None
+            server.intake.offer(body(batch(number + 1)))
+            if server.intake.full is not None:
+                break
+        assert server.intake.full is server.source
+        await server.source.receive(0.0)
+        assert server.intake.full is None
+
     async def test_more_than_can_wait_is_told_as_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("events.hooks.lmcache_source.ITEMS_KEPT", 3)
         server = Server(kept=False)
