@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,14 +16,15 @@ from events.hooks.engine_adapter import SGLANG
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import AllBlocksCleared, BlockStored, EngineTier
 from events.hooks.sglang import decode_batch
-from events.identity import make_salt, pack_tokens, profile_digest, root_parent
+from events.identity import bound_salt_hmac, make_salt, pack_tokens, profile_digest, root_parent
 from events.ids import CopyState, Inventory
 from events.model.profile import ContentProfile
 from tests.support.bridged_stream import Bridged, bridged
-from tests.support.folded_stream import CONTENT, RING
+from tests.support.folded_stream import CONTENT, RING, FoldedStream
 from tests.support.sglang_publisher import SglangPublisher, sglang_publisher
 
 PAGE = 16
+ARRAYS = Path(__file__).parents[3] / "golden" / "sglang" / "array_wire.jsonl.gz"
 SIGNED = (-(1 << 63), -1, (1 << 63) - 1, 5)
 
 
@@ -254,19 +259,35 @@ async def test_salted_stores_read_as_vllm_s_are_a_loss_and_never_the_default_dom
         assert not folded.stream.inventory_known()
 
 
-@pytest.mark.parametrize("salt", [None, "kvl1.acme.forged", "valid"])
-def test_the_array_form_is_read_with_its_salt_behind_the_fields(salt: str | None) -> None:
-    """sglang 0.5.12 wrote six fields, 0.5.18 put a map with the salt behind them."""
-    salt = make_salt(RING["acme"].salt_key, "acme") if salt == "valid" else salt
-    stored: list[object] = ["BlockStored", [-7, 2], None, [1, 2, 3, 4], 2, None, "GPU"]
-    if salt is not None:
-        stored.append({"cache_salt": salt})
-    (event,) = decode_batch(0, msgspec.msgpack.encode([1.5, [stored], 0])).events
-    assert isinstance(event, BlockStored)
-    assert event.extra_keys is not None
-    assert event.extra_keys[0].salt == salt
-    assert event.tokens == pack_tokens([1, 2, 3, 4])
-    assert event.tier is EngineTier.GPU
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.18"])
+def test_the_array_form_of_older_versions_is_read(version: str) -> None:
+    """Made with the event classes of those versions; 0.5.18 has the salt in a map behind the fields."""
+    bound = {bound_salt_hmac(RING["acme"].salt_key, "tenant-a"): "acme"}
+    folded = FoldedStream(config(PAGE), bound=bound)
+    tokens = list(range(100, 132))
+    seen: dict[str, FoldedStream] = {}
+    with gzip.open(ARRAYS, "rt") as file:
+        lines = [line for line in map(json.loads, file) if line["version"] == version]
+    for seq, line in enumerate(lines):
+        folded.feed(decode_batch(seq, base64.b64decode(line["payload_b64"])))
+        match line["label"]:
+            case "stored":
+                assert folded.credited() == set(ids(tokens))
+            case "backed up":
+                assert folded.credited("cpu") == {ids(tokens)[0]}
+            case "salted":
+                assert set(folded.copies(domain="acme")) == {ids(tokens, domain="acme")[0]}
+            case "removed":
+                assert ids(tokens)[1] not in folded.credited()
+            case "cleared":
+                assert not folded.copies("gpu")
+                assert not folded.copies("cpu")
+            case _:
+                pass
+        seen[line["label"]] = folded
+    assert ("salted" in seen) == (version == "0.5.18")
+    assert folded.state.unknown_events == 0
+    assert folded.stream.removed_unknown == 0
 
 
 def test_a_clear_says_which_tiers() -> None:
