@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,6 +35,7 @@ from kvledger.keyfile import load_ring, load_signer
 from kvledger.lmcache_input import LmcacheInput, is_input, lmcache_inputs
 from kvledger.settings import Settings
 
+LOG = logging.getLogger(__name__)
 ATTACH_S = 5.0
 """How long an engine's replay socket is waited for before its history counts as unknown."""
 OPEN_S = 30.0
@@ -262,6 +264,13 @@ def _adapter(engine: EngineAddress, profile: EngineProfile) -> EngineAdapter:
     if (adapter.engine == LMCACHE) != is_input(engine.endpoint):
         what = f"engine {engine.worker}: {adapter.engine} doesn't speak at {engine.endpoint}"
         raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION)
+    if adapter.short_last_blocks and profile.content.block_tokens is None:
+        LOG.warning(
+            "%s: the profile names no content.block_tokens, so the first block that %s stores is taken for its "
+            "page size; its /server_info has it under kv_events.block_size",
+            engine.worker,
+            adapter.engine,
+        )
     return adapter
 
 

@@ -53,7 +53,7 @@ name = "vllm"                         # or "sglang"; with sglang fill in block_t
 # hash_algorithm = "sha256_cbor"
 # hash_seed = "vllm-none-hash"
 block_bytes = [0]                     # bytes of one block, by attention group; quotas in bytes need it
-# connectors = ["OffloadingConnector"]
+# connectors = ["OffloadingConnector"]  # without their names another tier is credited from its first removal on
 
 # Blocks that each tier's pool holds, over all groups: vllm logs "GPU KV cache size" in tokens at its start.
 [engine.capacity_blocks]

@@ -24,6 +24,11 @@ def test_the_profile_names_the_engine(name: str, endpoint: str) -> None:
     assert _adapter(*engine(name, endpoint)).engine == name.lower()
 
 
+def test_a_page_size_that_nobody_told_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    _adapter(*engine("sglang", TCP))
+    assert "block_tokens" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "endpoint", "said"),
     [
