@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -15,27 +14,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
-from events.hooks.engine_adapter import LMCACHE, EngineAdapter, UnknownEngineError, adapter_of
+from events.hooks.engine_adapter import EngineAdapter
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
-from events.hooks.engine_source import EngineSource
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
-from events.hooks.zmq_source import ZmqSource
-from events.ids import CANARY_WORKER, Role, Tier
+from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
 from kvledger.control import connection, require_log
+from kvledger.engine_input import adapter_for, outliving, source_of
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer
 from kvledger.lmcache_input import LmcacheInput, is_input, lmcache_inputs
 from kvledger.settings import Settings
 
-LOG = logging.getLogger(__name__)
 ATTACH_S = 5.0
 """How long an engine's replay socket is waited for before its history counts as unknown."""
 OPEN_S = 30.0
@@ -145,25 +142,6 @@ def _failure(error: BaseException) -> CommandError:
     return failure
 
 
-@asynccontextmanager
-async def _source(
-    engine: EngineAddress, adapter: EngineAdapter, inputs: Mapping[str, LmcacheInput]
-) -> AsyncIterator[EngineSource]:
-    found = inputs.get(engine.endpoint)
-    if found is not None:
-        yield found.source(engine.server or engine.worker)
-        return
-    source = ZmqSource(
-        engine.endpoint,
-        engine.replay,
-        engine.topic,
-        read_heartbeat=adapter.read_heartbeat,
-        snapshot_question=adapter.snapshot_question,
-    )
-    async with source:
-        yield source
-
-
 async def _run_one(
     settings: Settings,
     engine: EngineAddress,
@@ -173,14 +151,14 @@ async def _run_one(
     say: Say,
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
-    adapter = _adapter(engine, profile)
+    adapter = adapter_for(engine, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
         EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
         if engine.engine_url is not None
         else None
     )
-    async with _source(engine, adapter, inputs) as source:
+    async with source_of(engine, adapter, inputs) as source:
         bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
@@ -249,31 +227,6 @@ async def _tell_troubles(
             say({"worker": engine.worker, "rank": engine.rank, "state": "counts", "counts": found})
 
 
-def _adapter(engine: EngineAddress, profile: EngineProfile) -> EngineAdapter:
-    advice = "name it in the profile's [engine] table"
-    try:
-        adapter = adapter_of(profile.engine.name, engine.model)
-    except UnknownEngineError as error:
-        what = f"engine {engine.worker}: {error}"
-        raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION) from error
-    except ImportError as error:
-        what = f"engine {engine.worker}: {error.name} is missing"
-        raise CommandError(
-            what, advice="pip install 'kvledger[lmcache]'", exit_code=ExitCode.CONFIGURATION
-        ) from error
-    if (adapter.engine == LMCACHE) != is_input(engine.endpoint):
-        what = f"engine {engine.worker}: {adapter.engine} doesn't speak at {engine.endpoint}"
-        raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION)
-    if adapter.short_last_blocks and profile.content.block_tokens is None:
-        LOG.warning(
-            "%s: the profile names no content.block_tokens, so the first block that %s stores is taken for its "
-            "page size; its /server_info has it under kv_events.block_size",
-            engine.worker,
-            adapter.engine,
-        )
-    return adapter
-
-
 def _stream(
     engine: EngineAddress,
     profile: EngineProfile,
@@ -301,16 +254,9 @@ def _stream(
         adapter_revisions=profile.adapters,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
-        durable_ids=_outliving(engine, adapter) | facts.durable_ids_of(engine.worker),
+        durable_ids=outliving(engine, adapter) | facts.durable_ids_of(engine.worker),
     )
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
-
-
-def _outliving(engine: EngineAddress, adapter: EngineAdapter) -> dict[Tier, str]:
-    """What lies behind an LMCache server outlives it, also where nobody has named it."""
-    if adapter.engine != LMCACHE:
-        return {}
-    return {tier: f"{engine.worker}-l2-{tier.value}" for tier in (Tier.DISK, Tier.REMOTE)}
 
 
 async def _announce(

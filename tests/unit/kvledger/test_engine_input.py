@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvledger.bridging import EngineAddress, _adapter
+from kvledger.bridging import EngineAddress
+from kvledger.engine_input import adapter_for
 from kvledger.engine_profile import EngineFacts, EngineProfile
 from kvledger.failure import CommandError, ExitCode
 from kvledger.lmcache_input import is_input
@@ -21,11 +22,11 @@ def engine(name: str, endpoint: str) -> tuple[EngineAddress, EngineProfile]:
     ("name", "endpoint"), [("vllm", TCP), ("SGLang", TCP), ("lmcache", TOPIC), ("lmcache", DOOR)]
 )
 def test_the_profile_names_the_engine(name: str, endpoint: str) -> None:
-    assert _adapter(*engine(name, endpoint)).engine == name.lower()
+    assert adapter_for(*engine(name, endpoint)).engine == name.lower()
 
 
 def test_a_page_size_that_nobody_told_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    _adapter(*engine("sglang", TCP))
+    adapter_for(*engine("sglang", TCP))
     assert "block_tokens" in caplog.text
 
 
@@ -39,7 +40,7 @@ def test_a_page_size_that_nobody_told_is_warned_of(caplog: pytest.LogCaptureFixt
 )
 def test_another_engine_is_refused_with_what_can_be_read(name: str, endpoint: str, said: str) -> None:
     with pytest.raises(CommandError, match=said) as caught:
-        _adapter(*engine(name, endpoint))
+        adapter_for(*engine(name, endpoint))
     assert caught.value.exit_code is ExitCode.CONFIGURATION
     assert "[engine]" in (caught.value.advice or "")
 
