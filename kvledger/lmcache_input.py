@@ -8,11 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from aiokafka.errors import KafkaError
-
 from events.hooks.lmcache_door import LmcacheDoor
 from events.hooks.lmcache_source import LmcacheIntake, LmcacheSource, ReadToEnd
 from events.hooks.lmcache_topic import LmcacheTopic
+from events.kafka.connection import LogUnavailableError
 from kvledger.failure import CommandError, ExitCode
 
 STOP_S = 5
@@ -64,9 +63,9 @@ async def _topic(endpoint: str) -> AsyncIterator[LmcacheInput]:
     topic = LmcacheTopic(parts.netloc, parts.path.strip("/"), intake)
     try:
         await topic.__aenter__()
-    except KafkaError as error:
+    except LogUnavailableError as error:
         raise CommandError(
-            f"the cache events of {endpoint} can't be read: {type(error).__name__}",
+            f"the cache events of {endpoint} can't be read: {error}",
             advice="is the broker there, and has an LMCache server written to the topic?",
             exit_code=ExitCode.UNAVAILABLE,
         ) from error
@@ -87,12 +86,11 @@ async def _door(endpoint: str) -> AsyncIterator[LmcacheInput]:
 
     parts = urlsplit(endpoint)
     intake = LmcacheIntake()
+    taken = CommandError(f"{endpoint} can't be listened at: it is taken", exit_code=ExitCode.CONFIGURATION)
     try:
         listener = bound_socket(parts.hostname or "127.0.0.1", parts.port or 0)
     except AddressTakenError as error:
-        raise CommandError(
-            f"nobody can listen at {endpoint}: the address is taken", exit_code=ExitCode.CONFIGURATION
-        ) from error
+        raise taken from error
     config = uvicorn.Config(
         LmcacheDoor(intake),
         ws="none",
@@ -105,7 +103,13 @@ async def _door(endpoint: str) -> AsyncIterator[LmcacheInput]:
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]), name=endpoint)
     try:
+        # Two can bind an address while neither listens.
+        while not server.started:
+            if task.done():
+                raise taken from task.exception()
+            await asyncio.sleep(0.01)
         yield LmcacheInput(intake, None)
     finally:
         server.should_exit = True
         await asyncio.gather(task, return_exceptions=True)
+        listener.close()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Self
-
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from typing import Self
 
 from events.errors import DecodeError
 from events.hooks.lmcache_source import LmcacheIntake
+from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
 
 LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_AT_ONCE = 500
 _POLL_MS = 200
-_METADATA_MS = 10_000
-"""How soon a partition that was added is found."""
+_AT_ONCE = 500
+_LOOK_S = 10.0
+"""How often partitions that were added are looked for."""
 
 
 class LmcacheTopic:
@@ -27,43 +25,45 @@ class LmcacheTopic:
     def __init__(self, bootstrap: str, topic: str, intake: LmcacheIntake) -> None:
         self.topic = topic
         self._intake = intake
-        self._consumer: Any = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            metadata_max_age_ms=_METADATA_MS,
-        )
-        self._next: dict[Any, int] = {}
+        self._tail = LogTail(KafkaConnection(bootstrap), {})
+        self._next: dict[tuple[str, int], int] = {}
         self._moved = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Raises KafkaError if the broker can't be reached or has no such topic."""
-        await self._consumer.start()
-        if not await self._assign():
-            await self._consumer.stop()
-            raise KafkaError(f"no topic {self.topic}")
+        """Raises LogUnavailableError if the broker doesn't answer or has no such topic."""
+        await self._tail.start()
+        try:
+            await self._assign()
+            if not self._next:
+                raise LogUnavailableError(f"there is no topic {self.topic}")
+        except BaseException:
+            await self._tail.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._consumer.stop()
+        await self._tail.stop()
 
     async def run(self) -> None:
         """Reads until cancelled; a broker that is away is waited for."""
+        loop = asyncio.get_running_loop()
+        looked_s = loop.time()
         while True:
             try:
-                await self._assign()
-                found = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-            except KafkaError as error:
-                LOG.warning("the topic %s can't be read now: %s", self.topic, type(error).__name__)
+                if loop.time() - looked_s > _LOOK_S:
+                    looked_s = loop.time()
+                    await self._assign()
+                records = await self._tail.fetch(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+            except LogUnavailableError as error:
+                LOG.warning("the topic %s can't be read now: %s", self.topic, error)
                 await asyncio.sleep(_RETRY_S)
+                await self._begin_again()
                 continue
-            for partition, records in found.items():
-                for record in records:
-                    while (full := self._intake.full) is not None:
-                        self._moved.set()
-                        await full.room.wait()
-                    self._take(record.key, record.value)
-                    self._next[partition] = record.offset + 1
+            for record in records:
+                while (full := self._intake.full) is not None:
+                    self._moved.set()
+                    await full.room.wait()
+                self._take(record)
             self._moved.set()
 
     async def read_to_end(self, timeout_s: float) -> bool:
@@ -71,37 +71,43 @@ class LmcacheTopic:
         while a source is full: take what it has and ask again."""
         try:
             async with asyncio.timeout(timeout_s):
-                ends = await self._consumer.end_offsets(list(self._next))
-                while any(self._next[partition] < end for partition, end in ends.items()):
+                known = set(self._next)
+                ends = await self._tail.end_offsets()
+                while any(self._next.get(where, 0) < end for where, end in ends.items()):
                     if self._intake.full is not None:
                         return False
                     self._moved.clear()
                     await self._moved.wait()
-        except (TimeoutError, KafkaError):
+                return known <= set(ends)
+        except (TimeoutError, LogUnavailableError):
             return False
-        numbers = self._consumer.partitions_for_topic(self.topic) or set()
-        return numbers <= {partition.partition for partition in self._next}
 
-    async def _assign(self) -> bool:
-        """Reads all partitions that there are, an added one from its start; False if there is no such topic."""
-        numbers = self._consumer.partitions_for_topic(self.topic) or set()
-        added = [
-            TopicPartition(self.topic, number)
-            for number in sorted(numbers)
-            if TopicPartition(self.topic, number) not in self._next
-        ]
+    async def _assign(self) -> None:
+        """Reads all partitions that there are, an added one from its start."""
+        added = False
+        for number in sorted(await self._tail.partitions(self.topic)):
+            if (self.topic, number) not in self._next:
+                self._next[self.topic, number], _ = await self._tail.bounds(self.topic, number)
+                added = True
         if added:
-            begins = await self._consumer.beginning_offsets(added)
-            self._consumer.assign([*self._next, *added])
-            self._next |= begins
-            for partition, offset in self._next.items():
-                self._consumer.seek(partition, offset)
-        return bool(self._next)
+            self._tail.assign(self._next)
 
-    def _take(self, key: bytes | None, value: bytes | None) -> None:
-        server = None if key is None else key.decode(errors="replace")
+    async def _begin_again(self) -> None:
+        """What the broker has let go meanwhile can't be had: the servers' own numbers tell that it is missing."""
         try:
-            self._intake.offer(value or b"", server=server)
+            for (topic, number), offset in list(self._next.items()):
+                first, end = await self._tail.bounds(topic, number)
+                self._next[topic, number] = min(max(offset, first), end)
+            self._tail.assign(self._next)
+        except LogUnavailableError:
+            return
+
+    def _take(self, record: RawRecord) -> None:
+        server = None if record.key is None else record.key.decode(errors="replace")
+        try:
+            self._intake.offer(record.value, server=server)
         except DecodeError:
             # Its sources were told.
-            return
+            pass
+        finally:
+            self._next[record.topic, record.partition] = record.offset + 1
