@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -13,21 +14,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
+from events.hooks.engine_adapter import EngineAdapter
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity
 from events.hooks.host import HookHost
 from events.hooks.life_file import LifeFile
-from events.hooks.zmq_source import ZmqSource
 from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
 from kvledger.control import connection, require_log
+from kvledger.engine_input import adapter_for, outliving, source_of
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer
+from kvledger.lmcache_input import LmcacheInput, is_input, lmcache_inputs
 from kvledger.settings import Settings
 
 ATTACH_S = 5.0
@@ -54,6 +57,8 @@ class EngineAddress(BaseModel):
     domain: Name = "default"
     engine_url: str | None = None
     advertise: str | None = None
+    server: str | None = None
+    """An LMCache server's own name (`instance_id`); default: `worker`."""
 
     @field_validator("worker")
     @classmethod
@@ -104,10 +109,13 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
                 exit_code=ExitCode.CONFIGURATION,
             )
     host = HookHost(connection(settings), ring, load_signer(settings.home, Role.ENROLMENT))
-    async with host:
+    async with host, AsyncExitStack() as stack:
         require_log(host.registry)
+        inputs = await stack.enter_async_context(
+            lmcache_inputs(engine.endpoint for engine in engines if is_input(engine.endpoint))
+        )
         tasks = [
-            asyncio.create_task(_run_one(settings, engine, host, ring, say), name=engine.worker)
+            asyncio.create_task(_run_one(settings, engine, inputs, host, ring, say), name=engine.worker)
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
@@ -135,21 +143,27 @@ def _failure(error: BaseException) -> CommandError:
 
 
 async def _run_one(
-    settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
+    settings: Settings,
+    engine: EngineAddress,
+    inputs: Mapping[str, LmcacheInput],
+    host: HookHost,
+    ring: KeyRing,
+    say: Say,
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    adapter = adapter_for(engine, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
         EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
         if engine.engine_url is not None
         else None
     )
-    async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
-        bridge = Bridge(source, rank=engine.rank, http=http, life_file=life_file)
+    async with source_of(engine, adapter, inputs) as source:
+        bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
-        stream = _stream(engine, profile, bridge, ring, host.registry)
+        stream = _stream(engine, profile, adapter, bridge, ring, host.registry)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
@@ -161,7 +175,7 @@ async def _run_one(
             history = "unknown"
             if attachment.from_birth:
                 history = "whole" if bridge.heard else "nothing received yet"
-            await _announce(engine, profile, hook, history, say)
+            await _announce(engine, profile, bridge, hook, history, say)
             await running
         finally:
             for task in (running, telling):
@@ -178,6 +192,9 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
     found: dict[str, int | str] = {
         "lost_messages": counts.lost_messages,
         "unreadable": counts.unreadable,
+        "malformed": counts.malformed,
+        "unknown_kinds": counts.unknown_kinds,
+        "unknown_media": counts.unknown_media,
         "untranslatable": counts.failed,
         "other_rank": counts.wrong_rank,
         "other_topics": counts.foreign_topics,
@@ -211,33 +228,39 @@ async def _tell_troubles(
 
 
 def _stream(
-    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, ring: KeyRing, registry: Registry
+    engine: EngineAddress,
+    profile: EngineProfile,
+    adapter: EngineAdapter,
+    bridge: Bridge,
+    ring: KeyRing,
+    registry: Registry,
 ) -> EngineStream:
     content = profile.content
     if content.model is None:
         content = content.model_copy(update={"model": engine.model})
     facts = profile.engine
     config = EngineConfig(
-        engine=facts.name,
+        engine=adapter.engine,
         engine_version=facts.version,
         hash_algorithm=facts.hash_algorithm,
         hash_seed=facts.hash_seed,
         removal=bridge.capability,
         admission_known=False,
-        connectors=facts.connectors,
+        connectors=(*adapter.connectors, *facts.connectors),
+        short_last_blocks=adapter.short_last_blocks,
         content=content,
         layout=profile.layout,
         block_bytes=facts.block_bytes,
         adapter_revisions=profile.adapters,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
-        durable_ids=facts.durable_ids_of(engine.worker),
+        durable_ids=outliving(engine, adapter) | facts.durable_ids_of(engine.worker),
     )
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
 
 
 async def _announce(
-    engine: EngineAddress, profile: EngineProfile, hook: Hook, history: str, say: Say
+    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, hook: Hook, history: str, say: Say
 ) -> None:
     while not await hook.opened(OPEN_S):
         why = hook.reporting.why_not_open or "waiting for the log"
@@ -253,7 +276,7 @@ async def _announce(
             "domain": engine.domain,
             "identity": "unverified" if missing else "verified",
             "missing": missing,
-            "basis": "unconfirmed" if engine.replay is None else "published",
+            "basis": "published" if bridge.confirmable else "unconfirmed",
             "history": history,
             "deletion": "reset" if engine.engine_url is not None else "none",
         }

@@ -48,12 +48,12 @@ pp_rank = 0
 # connector_version = "…"
 
 [engine]
-name = "vllm"
+name = "vllm"                         # or "sglang"; with sglang fill in block_tokens above, /server_info has it
 # version = "0.32.0"
 # hash_algorithm = "sha256_cbor"
 # hash_seed = "vllm-none-hash"
 block_bytes = [0]                     # bytes of one block, by attention group; quotas in bytes need it
-# connectors = ["OffloadingConnector"]
+# connectors = ["OffloadingConnector"]  # without their names another tier is credited from its first removal on
 
 # Blocks that each tier's pool holds, over all groups: vllm logs "GPU KV cache size" in tokens at its start.
 [engine.capacity_blocks]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from events.errors import DecodeError
+from events.hooks.engine_adapter import VLLM, EngineAdapter
 from events.hooks.engine_event import AllBlocksCleared, EngineBatch
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_port import (
@@ -25,9 +26,11 @@ from events.hooks.engine_port import (
     Unanswered,
 )
 from events.hooks.engine_position import Anchor, EngineMessage
+from events.hooks.engine_recovery import EngineSnapshot, Heartbeat, read_snapshot
+from events.hooks.engine_source import EngineSource
 from events.hooks.life_file import KnownLife, LifeFile, digest
 from events.hooks.obligation import Obligations
-from events.hooks.vllm import decode_batch
+from events.hooks.wire_alarm import WireAlarm, WireCounts
 from events.hooks.zmq_source import (
     Confirmed as Answered,
 )
@@ -38,7 +41,6 @@ from events.hooks.zmq_source import (
     MessagesLost,
     SourceItem,
     UnreadableFrames,
-    ZmqSource,
 )
 from events.ids import Basis, Capability
 from events.model.signal import Load
@@ -72,7 +74,7 @@ class BridgedHook(Protocol):
 
 
 @dataclass(slots=True)
-class BridgeCounts:
+class BridgeCounts(WireCounts):
     """Since the start. `refused` messages were of another rank; `failed` could be read and not be translated:
     both count as lost, too."""
 
@@ -99,15 +101,16 @@ class Attachment:
 
 
 class Bridge:
-    """An `EnginePort` over a `ZmqSource`. Call `attach` once, give its answer to the hook, then `run`."""
+    """An `EnginePort` over an `EngineSource`. Call `attach` once, give its answer to the hook, then `run`."""
 
     admission_known = False
 
     def __init__(
         self,
-        source: ZmqSource,
+        source: EngineSource,
         *,
         rank: int = 0,
+        adapter: EngineAdapter = VLLM,
         http: EngineHttp | None = None,
         life_file: LifeFile | None = None,
         make_life: Callable[[], str] = lambda: f"life-{secrets.token_hex(8)}",
@@ -116,6 +119,8 @@ class Bridge:
         self.capability = Capability.NONE if http is None else Capability.RESET
         self._source = source
         self._rank = rank
+        self._decode = adapter.decode
+        self._alarm = WireAlarm(self.counts)
         self._http = http
         self._file = life_file
         self._make_life = make_life
@@ -139,6 +144,11 @@ class Bridge:
         can tell an idle engine from one whose events don't come through, so nothing is confirmed."""
         return self._heard
 
+    @property
+    def confirmable(self) -> bool:
+        """Whether its source can ever vouch for having all that was published."""
+        return self._source.has_replay
+
     async def attach(self, timeout_s: float, *, ended: Callable[[str], bool] = lambda _: False) -> Attachment:
         """Asks for the engine's history: the life that it belongs to, and what is to be fed before the hook
         registers. Without an answer the history is empty, nothing is known of the engine's memory, and the
@@ -155,9 +165,28 @@ class Bridge:
         if other:
             items = tuple(item for item in items if not isinstance(item, EngineRestarted))
         self._from_birth = _begins_at_birth(items) or (isinstance(outcome, Answered) and not items)
+        if not self._from_birth and isinstance(outcome, Answered):
+            items = await self._with_snapshot(items, timeout_s)
         keeps = known is not None and not other
         self._life = known.life if known is not None and keeps else self._make_life()
         return Attachment(self._life, items, self._from_birth, known, other)
+
+    async def _with_snapshot(self, items: tuple[SourceItem, ...], timeout_s: float) -> tuple[SourceItem, ...]:
+        """What the engine itself says that it holds, in place of what it has said before. That nothing else is
+        there isn't taken from it: the holders stay partial."""
+        parts = await self._source.snapshot(timeout_s)
+        if parts is None:
+            return items
+        resume_seq = parts[0].seq
+        try:
+            snapshot = read_snapshot([self._decode(resume_seq, part.payload) for part in parts])
+        except DecodeError as error:
+            self._alarm.unreadable(resume_seq, error.reason)
+            return items
+        LOG.info("the engine's own snapshot stands for what came before message %d", resume_seq)
+        lost = [item for item in items if isinstance(item, MessagesLost) and item.first_seq < resume_seq]
+        later = [item for item in items if item not in lost and _seq_of(item, resume_seq) >= resume_seq]
+        return (*lost, snapshot, *later)
 
     def bind(self, hook: BridgedHook, attachment: Attachment) -> None:
         """Names the hook to feed and feeds it with the history. Its orders: those discharged in this life
@@ -272,6 +301,13 @@ class Bridge:
             case UnreadableFrames():
                 self.counts.unreadable += 1
                 self._hook.unknown("frames", item.frame_count)
+            case EngineSnapshot():
+                for batch in item.batches:
+                    self._alarm.look(batch)
+                    self._hook.feed(batch, None)
+            case Heartbeat():
+                # It lives and its events come through, though it may have published nothing yet.
+                self._heard = True
 
     def _new_life(self, *, proven: bool) -> None:
         """Another life answers on that address; that the old process is gone nobody has attested. Unless it
@@ -294,10 +330,10 @@ class Bridge:
             if message.seq == 0:
                 self._first()
         try:
-            batch = decode_batch(message.seq, message.payload)
+            batch = self._decode(message.seq, message.payload)
         except DecodeError as error:
             self.counts.unreadable += 1
-            LOG.warning("engine message %d can't be read: %s", message.seq, error.reason)
+            self._alarm.unreadable(message.seq, error.reason)
             self._skip(message, "batch")
             return
         self._right_rank = batch.rank is None or batch.rank == self._rank
@@ -307,6 +343,7 @@ class Bridge:
             self.counts.wrong_rank += 1
             self._skip(message, "rank")
             return
+        self._alarm.look(batch)
         try:
             self._hook.feed(batch, None)
         except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
@@ -347,6 +384,10 @@ class Bridge:
                     tuple(self._hook.obligations.discharged()),
                 )
             )
+
+
+def _seq_of(item: SourceItem, otherwise: int) -> int:
+    return item.seq if isinstance(item, EngineMessage) else otherwise
 
 
 def _begins_at_birth(items: tuple[SourceItem, ...]) -> bool:

@@ -28,7 +28,9 @@ class EngineConfig:
     count here too: each group that turns out to be another costs the stream one more epoch.
 
     `connectors` non-empty: a block that appears on the GPU may have been loaded rather than computed, so
-    its provenance is that of a copy held elsewhere, or unknown. `hashes_remembered`: how many hashes without
+    its provenance is that of a copy held elsewhere, or unknown. `short_last_blocks`: the engine stores last
+    blocks that aren't full, so `content.block_tokens` counts and a single shorter block is one of those; in
+    other tiers, which connectors fill, once a full block has been seen. `hashes_remembered`: how many hashes without
     a copy are kept, for children of a block that was removed under a running request. `doubtful_kept`: how
     many copies that may be gone a holder keeps (clients can make them, by having hits announced again);
     above it the older half is forgotten and the holder is partial. `copies_kept`: the same for all that a
@@ -44,6 +46,7 @@ class EngineConfig:
     removal: Capability = Capability.NONE
     admission_known: bool = False
     connectors: tuple[str, ...] = ()
+    short_last_blocks: bool = False
     content: ContentProfile = field(default_factory=ContentProfile)
     layout: LayoutProfile = field(default_factory=LayoutProfile)
     block_bytes: tuple[int, ...] = (0,)

@@ -1,8 +1,8 @@
 """What an engine says about its cache, independent of the wire form it said it in.
 
-Decoders (`events.hooks.vllm`) make these; `EngineStream` turns them into the log's own events. Nothing
-here goes into the log: engine hashes and tokens stay in the hook's process. Token bytes and salts are
-left out of every `repr`, so that a logged object gives nothing away.
+Decoders (`events.hooks.vllm`, `events.hooks.sglang`) make these; `EngineStream` turns them into the log's own
+events. Nothing here goes into the log: engine hashes and tokens stay in the hook's process. Token bytes and
+salts are left out of every `repr`, so that a logged object gives nothing away.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class BlockRemoved:
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """The engine's own prefix cache was reset; says nothing of other tiers."""
+    """The engine's own prefix cache was reset: `tiers` are empty. It says nothing of the others."""
+
+    tiers: frozenset[EngineTier] = frozenset({EngineTier.GPU})
 
 
 @dataclass(frozen=True, slots=True)

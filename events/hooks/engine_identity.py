@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from events.hooks.engine_config import EngineConfig
-from events.hooks.engine_event import NO_EXTRA_KEYS, BlockStored, EngineHash, ExtraKeys
+from events.hooks.engine_event import (
+    NO_EXTRA_KEYS,
+    TOKEN_SIZE_BYTES,
+    BlockStored,
+    EngineHash,
+    ExtraKeys,
+)
 from events.identity import BlockHasher, Extra, bound_salt_hmac, profile_digest, root_parent
 from events.ids import ProfileId
 from events.keyring import KeyRing
@@ -284,11 +290,12 @@ class HashMap:
                 unassigned = chain is None
         if chain is not None and (chain.adapter != _adapter(event) or not self._readable(event)):
             chain = None
-        extras, known = _extras(event.extra_keys)
-        if chain is None or not known:
+        extras, count = _extras(event.extra_keys, len(event.hashes))
+        if chain is None or (event.hashes and not count):
             return [self._without_id(size, name, unassigned) for name in event.hashes]
-        self.made += len(event.hashes)
-        ids = chain.hasher.chain(chain.root if parent is None else parent.block, event.tokens, size, extras)
+        self.made += count
+        tokens = event.tokens[: count * size * TOKEN_SIZE_BYTES]
+        ids = chain.hasher.chain(chain.root if parent is None else parent.block, tokens, size, extras)
         found: list[Node] = []
         for name, block in zip(event.hashes, ids, strict=False):
             node = nodes.get(name)
@@ -330,19 +337,19 @@ def _adapter(event: BlockStored) -> str | None:
     return None if event.lora_id is None else f"lora_id:{event.lora_id}"
 
 
-def _extras(keys: tuple[ExtraKeys, ...] | None) -> tuple[list[bytes] | None, bool]:
-    """(bytes to hash per block or None if there are none, whether all is understood)."""
+def _extras(keys: tuple[ExtraKeys, ...] | None, blocks: int) -> tuple[list[bytes] | None, int]:
+    """(bytes to hash per block or None if there are none, how many blocks from the first on are understood)."""
     if keys is None:
-        return None, True
+        return None, blocks
     extras: list[bytes] | None = None
     for index, key in enumerate(keys):
         if key is NO_EXTRA_KEYS:
             continue
         if key.unrecognised or any(abs(offset) > _MAX_OFFSET for _, offset in key.mm):
-            return None, False
+            return extras, index
         if key.mm or key.prompt_embeds is not None:
             if extras is None:
                 extras = [b""] * len(keys)
             embeds = () if key.prompt_embeds is None else (key.prompt_embeds.hex(),)
             extras[index] = Extra(modality=key.mm, prompt_embeds=embeds).to_bytes()
-    return extras, True
+    return extras, len(keys)

@@ -21,7 +21,7 @@ from events.hooks.engine_event import (
     UnknownEvent,
 )
 from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
-from events.hooks.holder_book import HolderBook, tier_of
+from events.hooks.holder_book import TIERS, HolderBook, tier_of
 from events.hooks.inventory import (
     Copy,
     Holder,
@@ -145,7 +145,7 @@ class EngineStream:
                         medium = (event.medium or "")[:40]
                         self._flag(draft, f"removed: medium {medium!a}", 8 * len(event.hashes))
                 case AllBlocksCleared():
-                    self._cleared(draft)
+                    self._cleared(draft, event)
                 case UnknownEvent():
                     self._unreadable(draft, batch, event.kind, event.length, loses=False)
                 case MalformedEvent():
@@ -334,16 +334,19 @@ class EngineStream:
         else:
             self._stores.read(draft, table, event, admitted_after, nodes)
 
-    def _cleared(self, draft: Draft) -> None:
-        """vLLM's clear empties its own cache and says nothing of other tiers: what they held may be gone."""
+    def _cleared(self, draft: Draft, event: AllBlocksCleared) -> None:
+        """A clear empties the tiers that it is about and says nothing of others: what those held may be gone."""
+        emptied: list[str] = []
         others = False
+        tiers = {TIERS[tier] for tier in event.tiers}
         for holder in self._holders.holders():
-            if holder.tier is Tier.GPU:
+            if holder.tier in tiers:
                 for table in holder.tables.values():
                     table.clear(self._hashes)
                 holder.partial = False
                 holder.told = (0, 0)
                 draft.take_back(holder.name)
+                emptied.append(holder.name)
             else:
                 holder.partial = others = True
                 for table in holder.tables.values():
@@ -351,7 +354,7 @@ class EngineStream:
                         table.doubt(copy)
         if others:
             draft.doubt_stored(self._holds)
-        draft.stream_events.append(Cleared(holders=(Tier.GPU.value,), unknown_scope=others))
+        draft.stream_events.append(Cleared(holders=tuple(emptied), unknown_scope=others))
 
     def _unreadable(self, draft: Draft, batch: EngineBatch, kind: str, length: int, *, loses: bool) -> None:
         self._flag(draft, kind, length)

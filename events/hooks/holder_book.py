@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from events.hooks.connector import departures
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import BlockRemoved, BlockStored, EngineTier
 from events.hooks.inventory import Holder, Table
 from events.ids import GroupKind, Inventory, Tier
 from events.model.part import Group, HolderDeclared
 
-_TIERS = {
+TIERS = {
     EngineTier.GPU: Tier.GPU,
     EngineTier.CPU: Tier.CPU,
     EngineTier.DISK: Tier.DISK,
@@ -24,7 +25,7 @@ def tier_of(event: BlockStored | BlockRemoved) -> Tier | None:
     """The tier that an event speaks of; an engine that names no medium has one tier only. None: unknown."""
     if event.tier is EngineTier.UNKNOWN:
         return Tier.GPU if event.medium is None else None
-    return _TIERS[event.tier]
+    return TIERS[event.tier]
 
 
 class HolderBook:
@@ -49,7 +50,8 @@ class HolderBook:
         if not groups and self._config.content.block_tokens is not None:
             groups = (Group(index=0, kind=GroupKind.FULL, block_tokens=self._config.content.block_tokens),)
         for group in groups:
-            gpu.tables[group.index] = Table(gpu, group)
+            table = gpu.tables[group.index] = Table(gpu, group)
+            table.sized = self._config.short_last_blocks
         for tier in self._config.durable_ids:
             self.holder(tier)
         self.changed = False
@@ -59,7 +61,9 @@ class HolderBook:
         found = self._holders.get(tier)
         if found is None:
             durable = self._config.durable_ids.get(tier)
-            found = Holder(tier, self._config.capacity_blocks.get(tier), durable)
+            config = self._config
+            told = departures(config.engine, config.connectors, tier)
+            found = Holder(tier, config.capacity_blocks.get(tier), durable, told)
             # Whatever the stream has lost so far may have been about this holder.
             found.partial = durable is not None or any(one.partial for one in self._holders.values())
             self._holders[tier] = found
@@ -101,7 +105,7 @@ class HolderBook:
                 if len(self._seen) >= MAX_SEEN:
                     self._seen.clear()
                 self._seen[key] = table
-        elif event.block_size and event.block_size != table.size:
+        elif event.block_size and event.block_size != table.size and not _short_last(event, table):
             return None
         return table
 
@@ -125,8 +129,10 @@ class HolderBook:
         if not size:
             return None
         holder = self.holder(tier)
-        group = _group(index, size, event)
         table = holder.tables.get(index)
+        if table is not None and _short_last(event, table):
+            return table
+        group = _group(index, size, event)
         if table is None:
             if len(holder.tables) >= self._config.groups_kept:
                 return None
@@ -140,7 +146,14 @@ class HolderBook:
             table.group, table.size = group, size
             self.changed = True
             self.redeclared |= self._told.get((tier, index), group) != group
+        if tier is not Tier.GPU or self._config.short_last_blocks:
+            table.sized = table.sized or event.block_size == table.size
         return table
+
+
+def _short_last(event: BlockStored, table: Table) -> bool:
+    """Whether this is one last block that isn't full. It is held, and no lookup can name it: an orphan."""
+    return table.sized and len(event.hashes) == 1 and 0 < event.block_size < table.size
 
 
 def _group(index: int, size: int, event: BlockStored) -> Group:

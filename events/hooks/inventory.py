@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from events.chain import MODULUS
+from events.hooks.connector import Departures
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_identity import Chain, HashMap, Node
 from events.ids import Inventory, Lineage, Tier
@@ -65,11 +66,14 @@ class Tally:
 
 class Holder:
     """One tier of this rank. `certain` counts copies that surely fill a physical block, over all groups;
-    `told` is what the log was last told of orphans and unassigned."""
+    `told` is what the log was last told of orphans and unassigned. `departures`: while removals aren't told
+    here, a store leaves a copy that may be gone at any time, so it is never certain. `unnamed`: some of its
+    stores named no medium, so a removal that names another tier may have meant a copy here."""
 
     __slots__ = (
         "capacity",
         "certain",
+        "departures",
         "durable_id",
         "name",
         "orphans",
@@ -78,10 +82,19 @@ class Holder:
         "tier",
         "told",
         "unassigned",
+        "unnamed",
     )
 
-    def __init__(self, tier: Tier, capacity: int | None, durable_id: str | None) -> None:
+    def __init__(
+        self,
+        tier: Tier,
+        capacity: int | None,
+        durable_id: str | None,
+        departures: Departures = Departures.TOLD,
+    ) -> None:
         self.name = tier.value
+        self.departures = departures
+        self.unnamed = False
         self.tier = tier
         self.capacity = capacity
         self.durable_id = durable_id
@@ -149,16 +162,18 @@ class Watch:
 class Table:
     """Copies of one holder and group: `copies` by block id, `nameless` (orphans, unassigned) by engine hash.
 
-    `added` holds one watch for each snapshot that is being written.
+    `added` holds one watch for each snapshot that is being written. `sized`: a shorter
+    block is a last one that isn't full, not another size.
     """
 
-    __slots__ = ("added", "by_domain", "copies", "group", "holder", "index", "nameless", "size")
+    __slots__ = ("added", "by_domain", "copies", "group", "holder", "index", "nameless", "size", "sized")
 
     def __init__(self, holder: Holder, group: Group) -> None:
         self.holder = holder
         self.group = group
         self.index = group.index
         self.size = group.block_tokens
+        self.sized = False
         self.copies: dict[bytes, Copy] = {}
         self.nameless: dict[EngineHash, Copy] = {}
         self.by_domain: dict[str, Tally] = {}

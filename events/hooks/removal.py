@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from events.hooks.connector import Departures
 from events.hooks.engine_event import BlockRemoved, EngineHash
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook, tier_of
@@ -30,15 +31,17 @@ class RemovalReader:
             return False
         table = self._holders.find(tier, event.group)
         if table is None:
-            self.unknown += len(event.hashes)
+            self._unknown(draft, event.hashes, tier, event.group)
             return True
+        if event.hashes and table.holder.departures is Departures.UNKNOWN:
+            table.holder.departures = Departures.TOLD
         reason = EvictReason.CAPACITY if tier is Tier.GPU else EvictReason.UNKNOWN
         nodes, copies, nameless = self._hashes.of_size(table.size), table.copies, table.nameless
         for name in event.hashes:
             node = nodes.get(name)
             copy = None if node is None else copies.get(node.block) or nameless.get(name)
             if copy is None:
-                self.unknown += 1
+                self._unknown(draft, (name,), tier, event.group)
                 continue
             gone = table.remove_one(copy, self._hashes)
             chain = copy.node.chain
@@ -46,6 +49,25 @@ class RemovalReader:
                 block = copy.node.block
                 draft.evicted(chain.domain, table.holder.name, table.index, block, reason, gone)
         return True
+
+    def _unknown(self, draft: Draft, hashes: Sequence[EngineHash], tier: Tier, group: int | None) -> None:
+        """Nothing of the kind is held there. What was stored without a medium may be what is meant: then it
+        is in doubt."""
+        self.unknown += len(hashes)
+        table = self._holders.find(Tier.GPU, group)
+        if tier is Tier.GPU or table is None or not table.holder.unnamed:
+            return
+        nodes = self._hashes.of_size(table.size)
+        for name in hashes:
+            node = nodes.get(name)
+            copy = None if node is None else table.find(node)
+            if copy is not None and copy.certain:
+                table.doubt(copy)
+                chain = copy.node.chain
+                if chain is not None:
+                    block = copy.node.block
+                    reason = EvictReason.UNKNOWN
+                    draft.evicted(chain.domain, table.holder.name, table.index, block, reason, False)
 
     def take_out(self, hashes: Iterable[EngineHash], tier: Tier) -> Gone:
         """All physical blocks of these hashes are gone from the tier; returns the copies that ended."""

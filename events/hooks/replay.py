@@ -18,7 +18,7 @@ import zmq.asyncio
 
 from events.errors import DecodeError
 from events.hooks.engine_position import EngineMessage
-from events.hooks.vllm import END_SEQ, decode_frames
+from events.hooks.engine_wire import END_SEQ, decode_frames
 
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_ATTEMPTS = 8
@@ -101,7 +101,8 @@ class ReplayClient:
         for _ in range(MAX_ATTEMPTS):
             held = records[-1] if records else None
             first_by = half_time if loop.time() < half_time else deadline
-            batch, ended = await self._exchange(start if held is None else held.seq, first_by, deadline)
+            first = start if held is None else held.seq
+            batch, ended = await self._exchange(struct.pack(">Q", first), first_by, deadline, first=first)
             if held is not None:
                 if batch[0] != held if batch else ended:
                     return ReplayAnswer(start, tuple(records), complete=False, contradicted=True)
@@ -114,6 +115,15 @@ class ReplayClient:
             if loop.time() >= deadline or self._full(records):
                 break
         return ReplayAnswer(start, tuple(records), complete=False)
+
+    async def snapshot(self, question: bytes, timeout_s: float) -> list[EngineMessage] | None:
+        """The parts of an engine's snapshot, each under the number at which the stream goes on; None if it has
+        none, didn't end it in time, or its parts don't agree on that number. Never raises on silence."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        parts, ended = await self._exchange(question, deadline, deadline, rising=False)
+        if not ended or not parts or any(part.seq != parts[0].seq for part in parts):
+            return None
+        return parts
 
     def _full(self, records: list[EngineMessage]) -> bool:
         return len(records) >= self._max_records or sum(len(r.payload) for r in records) >= self._max_bytes
@@ -128,17 +138,17 @@ class ReplayClient:
         return None
 
     async def _exchange(
-        self, start: int, first_by: float, deadline: float
+        self, question: bytes, first_by: float, deadline: float, *, first: int = 0, rising: bool = True
     ) -> tuple[list[EngineMessage], bool]:
-        """One question and what came for it, the first of it by `first_by`: rising records, and whether the
-        end mark came."""
+        """One question and what came for it, the first of it by `first_by`: records from `first` on, rising
+        unless they needn't be, and whether the end mark came."""
         loop = asyncio.get_running_loop()
         received: list[EngineMessage] = []
         taken = size = 0
         clean = False
         try:
             socket = self._connected()
-            await socket.send_multipart([b"", struct.pack(">Q", start)], zmq.NOBLOCK)
+            await socket.send_multipart([b"", question], zmq.NOBLOCK)
             while True:
                 try:
                     frames = await socket.recv_multipart(zmq.NOBLOCK)
@@ -162,7 +172,7 @@ class ReplayClient:
                 if seq == END_SEQ:
                     clean = True
                     return received, True
-                if seq >= (received[-1].seq + 1 if received else start):
+                if not rising or seq >= (received[-1].seq + 1 if received else first):
                     received.append(EngineMessage(topic, seq, payload))
                     size += len(payload)
                     if len(received) >= self._max_records or size >= self._max_bytes:

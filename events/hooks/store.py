@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from events.fold.state import older
+from events.hooks.connector import Departures
 from events.hooks.engine_event import BlockStored
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook
 from events.hooks.inventory import Copy, Table
 from events.hooks.translation import Draft, StoreRun
-from events.ids import Lineage, Tier
+from events.ids import EvictReason, Lineage, Tier
 
 _MAX_SESSION_CHARS = 200
 
@@ -36,6 +37,8 @@ class StoreReader:
         """One store into its table; `nodes` if its hashes were identified before."""
         if not event.hashes:
             return
+        if event.medium is None:
+            table.holder.unnamed = True
         if nodes is None:
             if event.aligned and event.block_size == table.size:
                 nodes = self._hashes.identify(event)
@@ -76,9 +79,12 @@ class StoreReader:
         run: StoreRun | None = None
         fresh: list[bytes] = []
         fresh_domain = ""
+        sure = holder.departures is Departures.TOLD
+        doubted: list[Node] = []
         for node in nodes:
             block = node.block
             copy = copies.get(block)
+            told = copy is not None
             if copy is None and (not block or table.nameless):
                 copy = self._find_nameless(table, Copy(node, admitted_after, lineage, computed))
                 if not block:
@@ -90,7 +96,7 @@ class StoreReader:
             if not computed:
                 self.foreign.add(chain.domain)
             if copy is None:
-                copies[block] = Copy(node, admitted_after, lineage, computed)
+                copy = copies[block] = Copy(node, admitted_after, lineage, computed)
                 holder.certain += 1
                 hashes.use(node)
                 if fresh and fresh_domain != chain.domain:
@@ -100,13 +106,18 @@ class StoreReader:
                 fresh.append(block)
             else:
                 admitted = older(copy.admitted_after, admitted_after)
-                unchanged = copy.certain and admitted == copy.admitted_after
+                unchanged = (copy.certain or (told and not sure)) and admitted == copy.admitted_after
                 copy.admitted_after = admitted
                 copy.computed = copy.computed and computed
                 table.announce_again(copy, node, hashes)
                 if unchanged:
+                    if not sure:
+                        table.doubt(copy)
                     run = None
                     continue
+            if not sure:
+                table.doubt(copy)
+                doubted.append(node)
             parent = node.parent_block
             if run is not None and run.ids[-1] == parent and run.admitted_after == admitted:
                 run.ids.append(block)
@@ -129,6 +140,10 @@ class StoreReader:
             table.tally(fresh_domain).add(fresh)
             for watch in table.added:
                 watch.add(fresh)
+        for node in doubted:
+            assert node.chain is not None
+            domain = node.chain.domain
+            draft.evicted(domain, holder.name, table.index, node.block, EvictReason.UNKNOWN, False)
 
     def _find_nameless(self, table: Table, landed: Copy) -> Copy | None:
         """Counts a hash without id; or, for one that has its id only now, ends the count and returns a copy

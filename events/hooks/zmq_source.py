@@ -19,8 +19,9 @@ import zmq.asyncio
 
 from events.errors import DecodeError, KvledgerError
 from events.hooks.engine_position import Anchor, EngineMessage, EnginePosition, Sighting, digest
+from events.hooks.engine_recovery import EngineSnapshot, Heartbeat, ReadHeartbeat
+from events.hooks.engine_wire import END_SEQ, decode_frames
 from events.hooks.replay import MAX_MESSAGE_BYTES, ReplayAnswer, ReplayClient
-from events.hooks.vllm import END_SEQ, decode_frames
 
 _QUEUE_MESSAGES = 10_000
 """Below the number of digests that a position remembers, so that a repeat in the queue is known as one."""
@@ -48,7 +49,7 @@ class RestartSign(StrEnum):
     """How a new engine life showed. `proven`: the life that was held has surely ended. HISTORY_CUT (the
     engine's buffer begins after our newest record) may also be one life that ran far ahead, and OLD_NUMBER
     (a number passed without its bytes, and nobody to ask) a message overtaken by a replay; they are treated
-    alike, because nothing can prove the contrary.
+    alike, because nothing can prove the contrary. NAMED: the engine itself names its lives, and named another.
     """
 
     SEQ_REUSED = "seq_reused"
@@ -56,6 +57,7 @@ class RestartSign(StrEnum):
     NO_RECORD = "no_record"
     HISTORY_CUT = "history_cut"
     OLD_NUMBER = "old_number"
+    NAMED = "named"
 
     @property
     def proven(self) -> bool:
@@ -84,7 +86,15 @@ class UnreadableFrames:
     frame_count: int
 
 
-SourceItem = EngineMessage | MessagesLost | EngineRestarted | ForeignTopic | UnreadableFrames
+SourceItem = (
+    EngineMessage
+    | MessagesLost
+    | EngineRestarted
+    | ForeignTopic
+    | UnreadableFrames
+    | Heartbeat
+    | EngineSnapshot
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,8 @@ class ZmqSource:
         bind_all_interfaces: bool = False,
         repair_timeout_s: float = 2.0,
         repair_pause_s: float = 5.0,
+        read_heartbeat: ReadHeartbeat | None = None,
+        snapshot_question: bytes | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.topic: str | None = topic or None
@@ -152,6 +164,9 @@ class ZmqSource:
         self._repair_timeout_s = repair_timeout_s
         self._repair_pause_s = repair_pause_s
         self._repair_from_s = 0.0
+        self._read_heartbeat = read_heartbeat
+        self._snapshot_question = snapshot_question
+        self._epoch: str | None = None
         self._position = EnginePosition()
         self._items: list[SourceItem] = []
         self._late_seq = -1
@@ -228,6 +243,12 @@ class ZmqSource:
             return ReplayAnswer(start, (), complete=False)
         return await self._replay.ask(start, timeout_s)
 
+    async def snapshot(self, timeout_s: float) -> list[EngineMessage] | None:
+        """The engine's own whole inventory, see `ReplayClient.snapshot`; None if it has none to give."""
+        if self._replay is None or self._snapshot_question is None:
+            return None
+        return await self._replay.snapshot(self._snapshot_question, timeout_s)
+
     async def confirm(self, timeout_s: float) -> Confirmation:
         """Ask the engine whether what was handed out is all it has published.
 
@@ -303,6 +324,10 @@ class ZmqSource:
                 return
             if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
+            heartbeat = None if self._read_heartbeat is None else self._read_heartbeat(frames)
+            if heartbeat is not None:
+                await self._beat(heartbeat, min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S)))
+                continue
             try:
                 topic, seq, payload = decode_frames(frames)
             except DecodeError:
@@ -314,6 +339,16 @@ class ZmqSource:
                 # What is taken must be placed, so its hole gets some time in any case.
                 repair_s = min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S))
                 await self._accept(EngineMessage(topic, seq, payload), repair_s)
+
+    async def _beat(self, heartbeat: Heartbeat, repair_s: float) -> None:
+        """An engine that names its lives shows a new one at once, and the tail that was lost without waiting for
+        the next message. What it says of its own is told to the reader, too."""
+        if self._epoch is not None and heartbeat.epoch != self._epoch and self._position.newest is not None:
+            self._restart(RestartSign.NAMED)
+        self._epoch = heartbeat.epoch
+        if heartbeat.next_seq > self._position.next_seq:
+            await self._repair(repair_s)
+        self._items.append(heartbeat)
 
     def _unreadable(self, frames: list[bytes]) -> None:
         self._items.append(UnreadableFrames(len(frames)))

@@ -208,6 +208,15 @@ class LogTail:
         except KafkaError as error:
             raise LogUnavailableError(f"{type(error).__name__} while asking for leaders") from error
 
+    async def partitions(self, topic: str) -> frozenset[int]:
+        """Numbers of a topic's partitions, none if there is no such topic; makes none. Raises
+        LogUnavailableError."""
+        try:
+            cluster = await self._consumer._client.fetch_all_metadata()
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while asking for topics") from error
+        return frozenset(int(number) for number in cluster.partitions_for_topic(topic) or ())
+
     def assign(self, positions: dict[tuple[str, int], int]) -> None:
         """Reads these partitions from these offsets from now on, and no others."""
         self._start = dict(positions)

@@ -139,8 +139,11 @@ def _engines(
 
 def _check_addresses(place: str, endpoint: Address, replay: Address, engine_url: Address) -> None:
     """Raises CommandError for an address that no socket can be connected to."""
+    from kvledger.lmcache_input import is_input
+
     for name, address in (endpoint, replay):
-        if address is not None and not is_socket(address):
+        listens = (name, address) == endpoint and address is not None and is_input(address)
+        if address is not None and not is_socket(address) and not listens:
             what = f"{place}{name} {address!r} is no tcp://host:port and no ipc://path"
             raise CommandError(what, advice="kvledger bridge --help", exit_code=ExitCode.USAGE)
     name, url = engine_url

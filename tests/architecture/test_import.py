@@ -32,6 +32,10 @@ ADAPTERS = ("events/hooks/", "events/kafka/")
 PURE_ELSEWHERE = (
     "events/hooks/engine_event.py",
     "events/hooks/engine_position.py",
+    "events/hooks/engine_recovery.py",
+    "events/hooks/engine_wire.py",
+    "events/hooks/lmcache.py",
+    "events/hooks/sglang.py",
     "events/hooks/stream.py",
     "events/hooks/vllm.py",
     "router_client/answer.py",

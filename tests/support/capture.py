@@ -26,16 +26,21 @@ class CapturedMessage:
 def load_capture(name: str) -> list[CapturedMessage]:
     """All messages of the capture whose file name begins with `name`, in arrival order."""
     return [
-        CapturedMessage(
-            line["channel"],
-            line["source"],
-            line["topic"],
-            line["seq"],
-            base64.b64decode(line["payload_b64"]),
-        )
+        _by_kafka(line) if "offset" in line else _by_socket(line)
         for line in load_lines(name)
-        if line["kind"] == "message"
+        if "offset" in line or line.get("kind") == "message"
     ]
+
+
+def _by_socket(line: dict[str, Any]) -> CapturedMessage:
+    payload = base64.b64decode(line["payload_b64"])
+    return CapturedMessage(line["channel"], line["source"], line["topic"], line["seq"], payload)
+
+
+def _by_kafka(line: dict[str, Any]) -> CapturedMessage:
+    """A publisher in the engine's process that wrote to Kafka: its number is a header, its rank in the key."""
+    payload = base64.b64decode(line["payload_b64"])
+    return CapturedMessage("pub", line["key"], line["topic"], int(line["headers"]["seq"]), payload)
 
 
 def load_lines(name: str) -> list[dict[str, Any]]:

@@ -281,7 +281,7 @@ def inventory_outlives_the_engine(patch: pytest.MonkeyPatch) -> None:
 
 def clear_not_told(patch: pytest.MonkeyPatch) -> None:
     """The hook doesn't tell that the engine has cleared its cache."""
-    patch.setattr(EngineStream, "_cleared", lambda stream, draft: None)
+    patch.setattr(EngineStream, "_cleared", lambda stream, draft, event: None)
 
 
 # --- refusals and exclusions -------------------------------------------------------------------------

@@ -6,29 +6,26 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from typer.testing import CliRunner, Result
 
-from events.chain import sha256
 from events.errors import KvledgerError
-from events.ids import Basis, Inventory, Role, StreamStatus
+from events.ids import Basis, Inventory, StreamStatus
 from events.kafka.topic_admin import TopicAdmin
 from events.topic import CONTROL
 from kvledger.cli import make_app
 from kvledger.failure import CommandError, ExitCode
-from kvledger.keyfile import key_path, ring_path, write_private
 from kvledger.stack.session import read_running
 from kvledger.stack.state import Home, ServiceState
-from tests.support.command import KVLEDGER, environment, failure, kvledger
+from tests.support.bridge_command import bridge, bridge_home
+from tests.support.command import failure, kvledger
 from tests.support.fake_engine import FakeEngine
-from tests.support.hook_log import DOMAINS, PARTITIONS, HookLog, until
+from tests.support.hook_log import PARTITIONS, HookLog, until
 
 VERIFIED = """
 [content]
@@ -49,60 +46,7 @@ async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
 
 @pytest.fixture
 def keys(home: Path) -> Path:
-    """A home with the enrolment key and the ring of `HookLog`."""
-    write_private(key_path(home, Role.ENROLMENT), sha256(Role.ENROLMENT.value.encode()).hex())
-    domains = {domain: sha256(domain.encode()).hex() for domain in DOMAINS}
-    write_private(ring_path(home), json.dumps({"domains": domains}))
-    return home
-
-
-def settings_of(log: HookLog) -> Mapping[str, str]:
-    return {"KVLEDGER_KAFKA": log.bootstrap, "KVLEDGER_TOPIC_PREFIX": log.prefix}
-
-
-class BridgeProcess:
-    """A running `kvledger bridge --json`; `announced` are the documents that it has printed."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.announced: list[dict[str, Any]] = []
-
-    async def opened(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        while True:
-            line = await asyncio.wait_for(self.process.stdout.readline(), 40)
-            if not line:
-                assert self.process.stderr is not None
-                pytest.fail((await self.process.stderr.read()).decode())
-            self.announced.append(json.loads(line))
-            if self.announced[-1]["state"] == "open":
-                return self.announced[-1]
-
-    async def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        _, complaints = await asyncio.wait_for(self.process.communicate(), 30)
-        assert b"Traceback" not in complaints, complaints.decode()
-        assert self.process.returncode is not None
-        return self.process.returncode
-
-
-@asynccontextmanager
-async def bridge(log: HookLog, home: Path, *arguments: str) -> AsyncIterator[BridgeProcess]:
-    process = await asyncio.create_subprocess_exec(
-        *KVLEDGER,
-        "bridge",
-        "--json",
-        *arguments,
-        env=environment(home, **settings_of(log)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    running = BridgeProcess(process)
-    try:
-        yield running
-    finally:
-        await running.stop(signal.SIGKILL)
+    return bridge_home(home)
 
 
 def options(engine: FakeEngine, *more: str) -> list[str]:

@@ -39,7 +39,7 @@ class Worker:
     """An engine with a disk of its own or a store that others reach, as its hook tells it."""
 
     def __init__(self, world: World, name: str, store: str, tier: Tier = Tier.DISK) -> None:
-        config = EngineConfig(content=CONTENT, durable_ids={tier: store})
+        config = EngineConfig(content=CONTENT, durable_ids={tier: store}, connectors=("OffloadingConnector",))
         self.stream = EngineStream(name, 0, RING, config, bound_salts=dict)
         self.hook: Hook = world.join(name, start=False)
         self.hook.write(self.stream.open("life-e1", from_birth=True))

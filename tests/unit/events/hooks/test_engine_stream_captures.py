@@ -21,7 +21,7 @@ from events.identity import bound_salt_hmac, pack_tokens, profile_digest, root_p
 from events.ids import CopyState, GroupKind, Inventory, Tier
 from events.model.part import Cleared
 from events.model.profile import ContentProfile
-from tests.support.capture import load_capture, load_lines
+from tests.support.capture import CAPTURES, load_capture, load_lines
 from tests.support.folded_stream import CONTENT, RING, FoldedStream
 
 POOL_BLOCKS = {"C1": 64}
@@ -106,7 +106,23 @@ def adapted(adapter: str | None) -> ContentProfile:
     return CONTENT.model_copy(update={"adapter": adapter})
 
 
-NAMES = ["A_main", "B1", "B3", "B6", "C1", "C2", "C3", "C5", "V28"]
+NAMES = ["A_main", "B1", "B3", "B6", "C1", "C2", "C3", "C5", "V28", "K"]
+
+
+def test_no_capture_is_left_out() -> None:
+    """The array form of 0.16 has a test of its own: it is synthetic and has one block each."""
+    files = {path.name for path in CAPTURES.glob("*.gz")}
+    assert {file for file in files if file.startswith((*NAMES, "U_legacy"))} == files
+    assert len(files) == 11
+
+
+def test_what_was_replayed_is_what_was_published() -> None:
+    """A reader that has both takes each record once."""
+    captured = load_capture("A_main")
+    published = {message.payload for message in captured if message.channel == "pub"}
+    replayed = [message for message in captured if message.channel == "replay"]
+    assert len(replayed) == 4
+    assert {message.payload for message in replayed if message.payload} <= published
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -46,7 +46,8 @@ def test_a_group_declared_otherwise_begins_another_epoch_and_stays_credited(what
 
 
 def test_a_group_that_turns_up_later_stays_in_its_epoch() -> None:
-    folded = FoldedStream(EngineConfig(content=CONTENT.model_copy(update={"block_tokens": SIZE})))
+    content = CONTENT.model_copy(update={"block_tokens": SIZE})
+    folded = FoldedStream(EngineConfig(content=content, connectors=("OffloadingConnector",)))
     folded.events(stored(1))
     assert not folded.events(stored(1, group=1)).epoch_due
     assert not folded.events(stored(1, tier=EngineTier.CPU)).epoch_due

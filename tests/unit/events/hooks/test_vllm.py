@@ -22,7 +22,8 @@ from events.hooks.engine_event import (
     MalformedEvent,
     UnknownEvent,
 )
-from events.hooks.vllm import END_SEQ, decode_batch, decode_frames, engine_hash, tier_of
+from events.hooks.engine_wire import END_SEQ, decode_frames, engine_hash, tier_of
+from events.hooks.vllm import decode_batch
 from tests.support.capture import load_capture, load_lines
 
 
@@ -60,6 +61,7 @@ def decode_one(event: object) -> EngineEvent:
         ("C3", 4, (4, 0, 0)),
         ("C5", 11, (11, 0, 2)),
         ("V28", 10, (10, 20, 1)),
+        ("K", 60, (60, 106, 0)),
     ],
 )
 def test_every_capture_decodes_whole(name: str, messages: int, counts: tuple[int, int, int]) -> None:
