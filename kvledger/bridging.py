@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from events.fold.registry import Registry
-from events.hooks.bridge import Bridge
+from events.hooks.bridge import Attachment, Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
@@ -24,10 +24,12 @@ from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
+from kvledger.attachment.relearn import Relearner
+from kvledger.attachment.watch import EngineWatch, IdentityChangedError
 from kvledger.control import connection, require_log
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
-from kvledger.keyfile import load_ring, load_signer
+from kvledger.keyfile import load_ring, load_signer, read_key
 from kvledger.settings import Settings
 
 ATTACH_S = 5.0
@@ -53,7 +55,12 @@ class EngineAddress(BaseModel):
     profile: Path | None = None
     domain: Name = "default"
     engine_url: str | None = None
+    watch_url: str | None = None
+    """The engine's HTTP server, to see whether it serves without publishing; default: `engine_url`."""
+    api_key_file: Path | None = None
     advertise: str | None = None
+    identity: EngineProfile | None = None
+    """What its blocks are, instead of a profile's file."""
 
     @field_validator("worker")
     @classmethod
@@ -87,10 +94,17 @@ def explain(error: ValidationError) -> str:
     return f"{'.'.join(str(step) for step in first['loc'])}: {plain(first['msg'])}"
 
 
-async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], say: Say) -> None:
+async def run_bridges(
+    settings: Settings,
+    engines: tuple[EngineAddress, ...],
+    say: Say,
+    relearner: Callable[[], Relearner] | None = None,
+) -> None:
     """Until SIGTERM or SIGINT, then closes every stream and flushes. `say` gets one document an engine once
-    its stream is open, and one when it has to wait. Raises LogUnavailableError; CommandError, also when a
-    task of a hook has failed, as a bridge that doesn't obey or pulse must not go on."""
+    its stream is open, and one when it has to wait. `relearner` makes what notices that an engine has become
+    another one; then this raises IdentityChangedError, and the streams are left without a word, as nothing may
+    claim meanwhile that they are gone. Raises LogUnavailableError; CommandError, also when a task of a hook
+    has failed, as a bridge that doesn't obey or pulse must not go on."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,7 +121,7 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
     async with host:
         require_log(host.registry)
         tasks = [
-            asyncio.create_task(_run_one(settings, engine, host, ring, say), name=engine.worker)
+            asyncio.create_task(_run_one(settings, engine, host, ring, say, relearner), name=engine.worker)
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
@@ -135,12 +149,22 @@ def _failure(error: BaseException) -> CommandError:
 
 
 async def _run_one(
-    settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
+    settings: Settings,
+    engine: EngineAddress,
+    host: HookHost,
+    ring: KeyRing,
+    say: Say,
+    relearner: Callable[[], Relearner] | None,
 ) -> None:
-    profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    profile = engine.identity or (
+        load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    )
+    # A watch may learn of others while the stream runs.
+    revisions = dict(profile.adapters)
+    key = read_key(engine.api_key_file)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
-        EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
+        EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model, api_key=key)
         if engine.engine_url is not None
         else None
     )
@@ -149,7 +173,7 @@ async def _run_one(
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
-        stream = _stream(engine, profile, bridge, ring, host.registry)
+        stream = _stream(engine, profile, revisions, bridge, ring, host.registry)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
@@ -157,17 +181,47 @@ async def _run_one(
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
         telling = asyncio.create_task(_tell_troubles(engine, bridge, stream, hook, host, say))
+        announcing = asyncio.create_task(_announce(engine, profile, hook, _history(bridge, attachment), say))
+        tasks = [running, telling, announcing]
+        url = engine.watch_url or engine.engine_url
+        if url is not None:
+            watch = EngineWatch(
+                EngineHttp(url, rank=engine.rank, api_key=key),
+                engine.rank,
+                bridge,
+                hook,
+                revisions,
+                unheard=attachment.from_birth and not attachment.items,
+                relearner=relearner() if relearner is not None else None,
+            )
+            tasks.append(asyncio.create_task(watch.run()))
+        silently = False
         try:
-            history = "unknown"
-            if attachment.from_birth:
-                history = "whole" if bridge.heard else "nothing received yet"
-            await _announce(engine, profile, hook, history, say)
-            await running
+            async for done in _ended(tasks):
+                await done
+        except IdentityChangedError:
+            silently = True
+            raise
         finally:
-            for task in (running, telling):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(running, telling, return_exceptions=True)
-            await host.remove(hook)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await host.remove(hook, silently=silently)
+
+
+def _history(bridge: Bridge, attachment: Attachment) -> str:
+    if not attachment.from_birth:
+        return "unknown"
+    return "whole" if bridge.heard else "nothing received yet"
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> AsyncIterator[asyncio.Task[None]]:
+    """Tasks as they end."""
+    left = set(tasks)
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            yield task
 
 
 def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -> dict[str, int | str]:
@@ -194,6 +248,7 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
         "snapshots_overrun": hook.repair.overrun,
         "inventory": "" if stream.inventory_known() else "partial",
         "received": "" if bridge.heard else "nothing",
+        "alarm": hook.alarm.value if hook.alarm is not None else "",
     }
     return {name: value for name, value in found.items() if value}
 
@@ -211,7 +266,12 @@ async def _tell_troubles(
 
 
 def _stream(
-    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, ring: KeyRing, registry: Registry
+    engine: EngineAddress,
+    profile: EngineProfile,
+    revisions: Mapping[str, str],
+    bridge: Bridge,
+    ring: KeyRing,
+    registry: Registry,
 ) -> EngineStream:
     content = profile.content
     if content.model is None:
@@ -228,7 +288,7 @@ def _stream(
         content=content,
         layout=profile.layout,
         block_bytes=facts.block_bytes,
-        adapter_revisions=profile.adapters,
+        adapter_revisions=revisions,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
         durable_ids=facts.durable_ids_of(engine.worker),

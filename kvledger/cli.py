@@ -31,6 +31,7 @@ COMMANDS = (
     "indexer",
     "index",
     "serve",
+    "attach",
     "bridge",
     "controller",
     "delete",

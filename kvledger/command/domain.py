@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
+
+if TYPE_CHECKING:
+    from kvledger.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 DomainName = Annotated[str, typer.Argument(help="for example acme, or acme/alice for one subject of acme")]
@@ -107,6 +110,16 @@ def _check_name(name: str) -> None:
             advice="letters, digits and . _ : @ / + - only, at most 200",
             exit_code=ExitCode.USAGE,
         ) from error
+
+
+async def ensure_domain(settings: Settings, domain: str) -> None:
+    """Makes a domain that this machine's key ring lacks, as `kvledger domain add` would. Raises CommandError."""
+    from kvledger.keyfile import RING, load_ring
+
+    _check_name(domain)
+    if (settings.home / RING).exists() and domain in load_ring(settings.home):
+        return
+    await _add(domain, domain.split("/", maxsplit=1)[0], False)
 
 
 async def _add(domain: str, tenant: str, shared: bool) -> int | None:
