@@ -24,6 +24,7 @@ from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
+from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.relearn import Relearner
 from kvledger.attachment.watch import EngineWatch, IdentityChangedError
 from kvledger.control import connection, require_log
@@ -162,7 +163,7 @@ async def _run_one(
     # A watch may learn of others while the stream runs.
     revisions = dict(profile.adapters)
     key = read_key(engine.api_key_file)
-    life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
+    life_file = LifeFile(_file(settings, engine, ".json"))
     http = (
         EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model, api_key=key)
         if engine.engine_url is not None
@@ -178,6 +179,12 @@ async def _run_one(
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
         bridge.bind(hook, attachment)
+        relearning = relearner() if relearner is not None else None
+        lasting = LifeIdentity(_file(settings, engine, ".identity.json"))
+        if relearning is not None:
+            # Before anything is told: what the history says of void blocks is nobody's from the start.
+            for adapter in lasting.begin(hook.engine_life, relearning.plan):
+                stream.retire_profiles(adapter)
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
         telling = asyncio.create_task(_tell_troubles(engine, bridge, stream, hook, host, say))
@@ -192,7 +199,8 @@ async def _run_one(
                 hook,
                 revisions,
                 unheard=attachment.from_birth and not attachment.items,
-                relearner=relearner() if relearner is not None else None,
+                relearner=relearning,
+                identity=lasting,
             )
             tasks.append(asyncio.create_task(watch.run()))
         silently = False
@@ -207,6 +215,11 @@ async def _run_one(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await host.remove(hook, silently=silently)
+
+
+def _file(settings: Settings, engine: EngineAddress, suffix: str) -> Path:
+    """What is kept of a rank over its bridge's end."""
+    return settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}{suffix}"
 
 
 def _history(bridge: Bridge, attachment: Attachment) -> str:

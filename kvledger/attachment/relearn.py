@@ -31,6 +31,8 @@ class Relearner:
 
     def __init__(self, wanted: Wanted, home: Path, plan: Plan) -> None:
         self.plan = plan
+        self.restarted = False
+        """Whether what the last look found came with another process of the engine."""
         self._wanted = wanted
         self._home = home
         self._seen: Signature | None = None
@@ -40,19 +42,19 @@ class Relearner:
     ) -> Plan | None:
         """A new plan if anything has moved since the last look, else None. `lives`: the engine lives that the
         event socket has shown. Raises as `read_models` and `make_plan` do; then the next look repeats it."""
+        report = self.plan.report
         models = await read_models(http, timeout_s)
-        version = await read_weight_version(http, timeout_s) if self.plan.report.dev_mode else None
+        version = await read_weight_version(http, timeout_s) if report.dev_mode else None
         now = Signature(models, total(metrics, STARTED), version, self._stamps(models), lives)
-        if self._seen is None:
-            report = self.plan.report
-            # What moved between learning and the first look counts, too.
-            before = Signature(report.models, report.started_s, report.weight_version, now.files, lives)
-            if now == before:
-                self._seen = now
-                return None
-        if now == self._seen:
+        # What moved between learning and the first look counts, too.
+        before = self._seen or Signature(
+            report.models, report.started_s, report.weight_version, now.files, lives
+        )
+        if now == before:
+            self._seen = now
             return None
         plan = await make_plan(self._wanted, self._home)
+        self.restarted = (now.started_s, now.lives) != (before.started_s, before.lives)
         self._seen, self.plan = now, plan
         return plan
 

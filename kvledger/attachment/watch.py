@@ -15,6 +15,7 @@ from events.hooks.bridge import Bridge
 from events.hooks.engine_http import EngineHttp
 from events.hooks.hook import Hook
 from events.ids import Alarm
+from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.metric_page import Sample
 from kvledger.attachment.plan import Plan
 from kvledger.attachment.relearn import Relearner, changed_adapters
@@ -32,7 +33,8 @@ class IdentityChangedError(KvledgerError):
 
 class EngineWatch:
     """One rank's. `revisions` are the adapters' by name, as the rank's stream reads them. `unheard`: its replay
-    socket has said that it never published, so that all it served so far counts."""
+    socket has said that it never published, so that all it served so far counts. `relearner` and `identity`
+    go together: without them only the alarm is watched for."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class EngineWatch:
         *,
         unheard: bool,
         relearner: Relearner | None = None,
+        identity: LifeIdentity | None = None,
         look_s: float = LOOK_S,
     ) -> None:
         self._http = http
@@ -52,6 +55,7 @@ class EngineWatch:
         self._hook = hook
         self._revisions = revisions
         self._relearner = relearner
+        self._identity = identity
         self._look_s = look_s
         self._baseline: float | None = 0.0 if unheard else None
         self._suspected = False
@@ -71,12 +75,14 @@ class EngineWatch:
         """One look. Raises KvledgerError if the engine doesn't answer."""
         metrics = await read_metrics(self._http, TIMEOUT_S)
         self._judge(metrics)
-        if self._relearner is None:
+        relearner, identity = self._relearner, self._identity
+        if relearner is None or identity is None:
             return
-        before = self._relearner.plan
-        after = await self._relearner.look(self._http, metrics, self._bridge.counts.lives, TIMEOUT_S)
+        before = relearner.plan
+        after = await relearner.look(self._http, metrics, self._bridge.counts.lives, TIMEOUT_S)
         if after is not None:
-            self._follow(before, after)
+            self._follow(before, after, identity, in_place=not relearner.restarted)
+        identity.follow(self._hook.engine_life, relearner.plan)
 
     def _judge(self, metrics: Iterable[Sample]) -> None:
         """The alarm: prompts of more than a block were served, at two looks, and nothing was ever received."""
@@ -99,19 +105,25 @@ class EngineWatch:
                 self._http.url,
             )
 
-    def _follow(self, before: Plan, after: Plan) -> None:
+    def _follow(self, before: Plan, after: Plan, identity: LifeIdentity, *, in_place: bool) -> None:
+        """`in_place`: the engine went on, so that what it computed before is still in its pool."""
+        life = self._hook.engine_life
         if (before.profile.content, before.profile.layout, before.ranks) != (
             after.profile.content,
             after.profile.layout,
             after.ranks,
         ):
             self._hook.retire_profiles()
+            if in_place:
+                identity.follow(life, after, [None])
             raise IdentityChangedError(f"the engine at {self._http.url} is another one than it was")
         changed = changed_adapters(before, after)
         for name in changed:
             LOG.warning("adapter %s is another one now: what was computed with it is void", name)
             self._revisions.pop(name, None)
             self._hook.retire_profiles(name)
+        if in_place:
+            identity.follow(life, after, changed)
         self._revisions.update(after.profile.adapters)
 
 

@@ -13,6 +13,7 @@ from events.hooks.bridge import Bridge, BridgeCounts
 from events.hooks.engine_http import EngineHttp
 from events.hooks.hook import Hook
 from events.ids import Alarm
+from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.metric_page import samples
 from kvledger.attachment.plan import Wanted, make_plan
 from kvledger.attachment.relearn import Relearner
@@ -36,6 +37,7 @@ class Retired:
     """Of a hook, what a watch tells it."""
 
     alarm: Alarm | None = None
+    engine_life: str = "life-1"
     retired: list[str | None] = field(default_factory=list)
 
     def retire_profiles(self, adapter: str | None = None) -> None:
@@ -59,6 +61,7 @@ class World:
             self.revisions,
             unheard=unheard,
             relearner=relearner,
+            identity=LifeIdentity(self.home / "identity.json"),
         )
 
     async def relearning(self) -> EngineWatch:
@@ -66,6 +69,11 @@ class World:
         plan = await make_plan(wanted, self.home)
         self.revisions.update(plan.profile.adapters)
         return self.watch(relearner=Relearner(wanted, self.home, plan))
+
+    async def begin(self, life: str) -> tuple[str | None, ...]:
+        """What a bridge that starts now is told to take as void."""
+        plan = await make_plan(Wanted(self.engine.http_url), self.home)
+        return LifeIdentity(self.home / "identity.json").begin(life, plan)
 
 
 @pytest.fixture
@@ -168,6 +176,26 @@ async def test_weights_changed_in_place_retire_everything_and_end_the_bridge(wor
     with pytest.raises(IdentityChangedError):
         await watch.look()
     assert world.hook.retired == [None]
+    # A bridge that comes back to this life must not take its old blocks for the new weights'.
+    assert await world.begin("life-1") == (None,)
+    assert await world.begin("life-1") == (None,)
+    assert await world.begin("life-2") == ()
+
+
+async def test_weights_changed_while_no_bridge_ran_void_the_lifes_blocks_and_a_field_filled_in_does_not(
+    world: World,
+) -> None:
+    root, world.engine.facts.root = world.engine.facts.root, "owner/hub"
+    world.engine.facts.adapters = {"ad1": "owner/one", "ad2": "owner/two"}
+    assert await world.begin("life-1") == ()
+    world.engine.facts.root = root
+    assert await world.begin("life-1") == ()
+    world.engine.facts.adapters["ad2"] = "owner/other"
+    assert await world.begin("life-1") == ("ad2",)
+    world.engine.facts.weight_version = "2"
+    assert await world.begin("life-1") == (None, "ad2")
+    (world.home / "identity.json").write_text("rubbish")
+    assert await world.begin("life-1") == ()
 
 
 async def test_a_restart_with_other_weights_is_another_engine_and_one_with_the_same_is_not(
@@ -183,6 +211,8 @@ async def test_a_restart_with_other_weights_is_another_engine_and_one_with_the_s
     world.bridge.counts.lives += 1
     with pytest.raises(IdentityChangedError):
         await watch.look()
+    world.hook.engine_life = "life-3"
+    assert await world.begin("life-3") == ()
 
 
 async def test_an_engine_that_is_away_is_looked_at_again(world: World) -> None:
