@@ -24,6 +24,8 @@ from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
+from events.model.profile import ContentProfile
+from kvledger.attachment.bridge_settings import SUFFIX, BridgeSettings, leave
 from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.relearn import Relearner
 from kvledger.attachment.watch import EngineWatch, IdentityChangedError
@@ -163,6 +165,21 @@ async def _run_one(
     # A watch may learn of others while the stream runs.
     revisions = dict(profile.adapters)
     key = read_key(engine.api_key_file)
+    leave(
+        _file(settings, engine, SUFFIX),
+        BridgeSettings(
+            worker=engine.worker,
+            rank=engine.rank,
+            model=engine.model,
+            domain=engine.domain,
+            endpoint=engine.endpoint,
+            replay=engine.replay,
+            topic=engine.topic,
+            url=engine.watch_url or engine.engine_url or engine.advertise,
+            hash_algorithm=profile.engine.hash_algorithm,
+            content=_content(engine, profile),
+        ),
+    )
     life_file = LifeFile(_file(settings, engine, ".json"))
     http = (
         EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model, api_key=key)
@@ -278,6 +295,11 @@ async def _tell_troubles(
             say({"worker": engine.worker, "rank": engine.rank, "state": "counts", "counts": found})
 
 
+def _content(engine: EngineAddress, profile: EngineProfile) -> ContentProfile:
+    content = profile.content
+    return content if content.model is not None else content.model_copy(update={"model": engine.model})
+
+
 def _stream(
     engine: EngineAddress,
     profile: EngineProfile,
@@ -286,9 +308,6 @@ def _stream(
     ring: KeyRing,
     registry: Registry,
 ) -> EngineStream:
-    content = profile.content
-    if content.model is None:
-        content = content.model_copy(update={"model": engine.model})
     facts = profile.engine
     config = EngineConfig(
         engine=facts.name,
@@ -298,7 +317,7 @@ def _stream(
         removal=bridge.capability,
         admission_known=False,
         connectors=facts.connectors,
-        content=content,
+        content=_content(engine, profile),
         layout=profile.layout,
         block_bytes=facts.block_bytes,
         adapter_revisions=revisions,

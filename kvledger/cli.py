@@ -32,6 +32,7 @@ COMMANDS = (
     "index",
     "serve",
     "attach",
+    "doctor",
     "bridge",
     "controller",
     "delete",
