@@ -97,6 +97,8 @@ async def examine(
     mine = [
         row for row in rows if str(row.get("endpoint") or "").rstrip("/") == url or row["worker"] in names
     ]
+    # A worker that was attached under another name before falls silent; who speaks now is meant.
+    mine.sort(key=lambda row: float("inf") if row.get("pulse_ms_ago") is None else row["pulse_ms_ago"])
     ranks = sorted({0, *(report.sources or {}), *(int(row["dp_rank"]) for row in mine)})
     learned = learn(report, None, {}, len(ranks)).profile.content
     found: list[Examined] = []

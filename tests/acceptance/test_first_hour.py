@@ -69,23 +69,27 @@ async def cause(stack: Path, engine: FakeEngine, *more: str) -> str | None:
 
 
 async def test_from_an_address_to_a_right_answer(stack: Path) -> None:
-    async with FakeEngine(http_port=0, dev_mode=False) as engine, httpx.AsyncClient() as http:
-        async with running(stack, "attach", engine.http_url):
-            body = {"prompt": PROMPT, "max_tokens": 1}
-            assert (await http.post(f"{engine.http_url}/v1/completions", json=body)).status_code == 200
-            asked = {"profile": "fake", "token_ids": PROMPT, "max_staleness_ms": 2_000}
-            async with asyncio.timeout(20):
-                while True:
-                    answer = await http.post(f"{lookup_url(stack)}/v1/lookup", json=asked)
-                    matches = answer.json().get("matches", [])
-                    if matches and matches[0]["matched_tokens"] == len(PROMPT):
-                        break
-            assert matches[0]["endpoint"] == engine.http_url
-            code, document = await doctor(stack)
-            (row,) = document["ranks"]
-            assert (code, document["outcome"], row["cause"]) == (0, "agree", None)
-            assert row["predicted_tokens"] == row["cached_tokens"] == 64
-            assert row["cached_first"] == 0
+    async with (
+        FakeEngine(http_port=0, dev_mode=False) as engine,
+        httpx.AsyncClient() as http,
+        running(stack, "attach", engine.http_url),
+    ):
+        body = {"prompt": PROMPT, "max_tokens": 1}
+        assert (await http.post(f"{engine.http_url}/v1/completions", json=body)).status_code == 200
+        asked = {"profile": "fake", "token_ids": PROMPT, "max_staleness_ms": 2_000}
+        url = lookup_url(stack)
+        async with asyncio.timeout(20):
+            while True:
+                answer = await http.post(f"{url}/v1/lookup", json=asked)
+                matches = answer.json().get("matches", [])
+                if matches and matches[0]["matched_tokens"] == len(PROMPT):
+                    break
+        assert matches[0]["endpoint"] == engine.http_url
+        code, document = await doctor(stack)
+        (row,) = document["ranks"]
+        assert (code, document["outcome"], row["cause"]) == (0, "agree", None)
+        assert row["predicted_tokens"] == row["cached_tokens"] == 64
+        assert row["cached_first"] == 0
 
 
 async def test_what_the_doctor_names_on_a_living_stack(stack: Path) -> None:
@@ -120,30 +124,33 @@ async def test_what_the_doctor_names_on_a_living_stack(stack: Path) -> None:
 
 
 async def test_an_engine_that_serves_and_never_publishes_shows_in_status_and_answers(stack: Path) -> None:
-    async with FakeEngine(http_port=0) as engine, httpx.AsyncClient() as http:
-        async with running(stack, "attach", engine.http_url, "--worker", "mute"):
-            engine.facts.publishes = False
-            await engine.complete(PROMPT)
-            asked = {
-                "profile": "fake",
-                "token_ids": PROMPT,
-                "max_staleness_ms": 2_000,
-                "candidates": ["mute"],
-                "min_coverage": 0,
-            }
-            url = lookup_url(stack)
-            async with asyncio.timeout(40):
-                while True:
-                    answer = (await http.post(f"{url}/v1/lookup", json=asked)).json()
-                    if [one["reason"] for one in answer.get("excluded", [])] == ["unpublished"]:
-                        break
-                    await asyncio.sleep(0.2)
-            assert answer["complete"] is False
-            shown = await asyncio.to_thread(kvledger, "status", home=stack)
-            assert "ALARM: 1 serve requests and publish no cache events" in shown.stdout
-            page = (await http.get(f"{url}/metrics")).text
-            assert 'kvledger_troubled_streams{trouble="unpublished"} 1.0' in page
-            assert await cause(stack, engine) == "publisher_off"
+    async with (
+        FakeEngine(http_port=0) as engine,
+        httpx.AsyncClient() as http,
+        running(stack, "attach", engine.http_url, "--worker", "mute"),
+    ):
+        engine.facts.publishes = False
+        await engine.complete(PROMPT)
+        asked = {
+            "profile": "fake",
+            "token_ids": PROMPT,
+            "max_staleness_ms": 2_000,
+            "candidates": ["mute"],
+            "min_coverage": 0,
+        }
+        url = lookup_url(stack)
+        async with asyncio.timeout(40):
+            while True:
+                answer = (await http.post(f"{url}/v1/lookup", json=asked)).json()
+                if [one["reason"] for one in answer.get("excluded", [])] == ["unpublished"]:
+                    break
+                await asyncio.sleep(0.2)
+        assert answer["complete"] is False
+        shown = await asyncio.to_thread(kvledger, "status", home=stack)
+        assert "ALARM: 1 serve requests and publish no cache events" in shown.stdout
+        page = (await http.get(f"{url}/metrics")).text
+        assert 'kvledger_troubled_streams{trouble="unpublished"} 1.0' in page
+        assert await cause(stack, engine) == "publisher_off"
 
 
 async def test_what_cannot_be_asked_ends_with_its_code(stack: Path, tmp_path: Path) -> None:
