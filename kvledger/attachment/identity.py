@@ -172,6 +172,10 @@ def _kv_dtype(report: EngineReport, files: ModelFiles | None) -> tuple[str | Non
 
 def _connectors(report: EngineReport) -> tuple[str, ...]:
     named = report.setting("kv_transfer_config", "kv_connector")
+    inner = report.setting("kv_transfer_config", "kv_connector_extra_config", "connectors")
+    if named == "MultiConnector" and isinstance(inner, list):
+        names = [one.get("kv_connector") for one in inner if isinstance(one, Mapping)]
+        return tuple(str(name) for name in names if name) or (named,)
     if isinstance(named, str):
         return (named,)
     if report.dev_mode:

@@ -132,6 +132,11 @@ async def test_a_connector_is_known_even_where_its_name_is_not(tmp_path: Path) -
         plan = await plan_of(engine, tmp_path)
         assert plan.profile.engine.connectors == ("OffloadingConnector",)
         assert plan.profile.layout.connector == "OffloadingConnector"
+        engine.facts.config["kv_transfer_config"] = {
+            "kv_connector": "MultiConnector",
+            "kv_connector_extra_config": {"connectors": [{"kv_connector": "A"}, {"kv_connector": "B"}]},
+        }
+        assert (await plan_of(engine, tmp_path)).profile.engine.connectors == ("A", "B")
 
 
 async def test_the_layout_is_the_engines_own(engine: FakeEngine, tmp_path: Path) -> None:
