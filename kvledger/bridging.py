@@ -135,10 +135,18 @@ async def run_bridges(
                 raise _failure(failed.result())
             for task in done - {ended}:
                 task.result()
+        except IdentityChangedError:
+            # The other ranks are the same engine's.
+            for hook in [hook for hooks in host.hooks.values() for hook in hooks]:
+                hook.retire_profiles()
+                await host.remove(hook, silently=True)
+            raise
         finally:
             for task in (ended, failed, *tasks):
                 task.cancel()
             await asyncio.gather(ended, failed, *tasks, return_exceptions=True)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
 
 def _failure(error: BaseException) -> CommandError:

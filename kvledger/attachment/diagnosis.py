@@ -157,10 +157,13 @@ def _told(found: Findings) -> Diagnosis | None:
     if wrong is not None and (prediction.matched != found.delivered.cached or prediction.matched is None):
         return wrong
     if prediction.reason is not None:
+        gone = prediction.reason in ("silent", "unregistered")
         return Diagnosis(
             Cause.LEFT_OUT,
             f"lookups leave its stream out: {prediction.reason}",
-            "kvledger status and /v1/workers say more; docs/lookup.md lists the reasons",
+            f"does its bridge still run? kvledger attach {found.report.url}"
+            if gone
+            else "kvledger status and /v1/workers say more; docs/lookup.md lists the reasons",
         )
     if prediction.matched is None or prediction.unknown_profile:
         return Diagnosis(

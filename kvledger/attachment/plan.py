@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from events.hooks.engine_http import EngineHttp
@@ -28,6 +30,8 @@ EVENTS_CONFIG = (
 )
 """What vLLM is to be started with."""
 DIGESTS = "file-digests.json"
+NAME = re.compile(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")
+"""A model's name on the Hugging Face hub."""
 
 Note = Callable[[str], None]
 
@@ -151,14 +155,29 @@ def worker_name(url: str) -> str:
 async def _files(wanted: Wanted, report: EngineReport, book: DigestBook, note: Note) -> ModelFiles | None:
     folder = wanted.model_dir or here(report.model.root, wanted.url)
     if folder is None:
+        for path in cached_snapshots(report.model.root or ""):
+            note(f"if the engine loaded it from there: --model-dir {path}")
         return None
     try:
-        return await asyncio.to_thread(read_model, folder, book)
+        found = await asyncio.to_thread(read_model, folder, book)
+        # When a copy on another machine was written says nothing of the engine's.
+        return found if is_local(wanted.url) else replace(found, newest_s=0.0)
     except ModelFolderError as error:
         if wanted.model_dir is not None:
             raise CommandError(str(error), exit_code=ExitCode.CONFIGURATION) from error
         note(f"{error}; --model-dir names another folder")
         return None
+
+
+def cached_snapshots(name: str) -> list[Path]:
+    """Where this machine's Hugging Face cache has a model of that name, if it does."""
+    if not NAME.match(name):
+        return []
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    try:
+        return sorted((home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots").iterdir())
+    except OSError:
+        return []
 
 
 def here(path: str | None, url: str) -> Path | None:

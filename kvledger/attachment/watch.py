@@ -20,6 +20,7 @@ from kvledger.attachment.metric_page import Sample
 from kvledger.attachment.plan import Plan
 from kvledger.attachment.relearn import Relearner, changed_adapters
 from kvledger.attachment.report import CACHE_INFO, read_metrics
+from kvledger.failure import CommandError, ExitCode
 
 LOG = logging.getLogger(__name__)
 LOOK_S = 3.0
@@ -79,7 +80,13 @@ class EngineWatch:
         if relearner is None or identity is None:
             return
         before = relearner.plan
-        after = await relearner.look(self._http, metrics, self._bridge.counts.lives, TIMEOUT_S)
+        try:
+            after = await relearner.look(self._http, metrics, self._bridge.counts.lives, TIMEOUT_S)
+        except CommandError as error:
+            if error.exit_code is not ExitCode.CONFIGURATION:
+                raise
+            self._hook.retire_profiles()
+            raise IdentityChangedError(f"the engine at {self._http.url} is another one: {error}") from error
         if after is not None:
             self._follow(before, after, identity, in_place=not relearner.restarted)
         identity.follow(self._hook.engine_life, relearner.plan)

@@ -17,10 +17,15 @@ from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from kvledger.attachment.plan import Plan, Wanted
     from kvledger.bridging import EngineAddress
     from kvledger.engine_profile import EngineProfile
     from kvledger.settings import Settings
+
+AGAIN_S = 3.0
+"""How often an engine that has become another one is asked while it doesn't answer."""
 
 
 def register(app: typer.Typer) -> None:
@@ -94,8 +99,12 @@ async def _attach(
 
     if not only_check:
         await ensure_domain(settings, domain)
+
+    def note(text: str) -> None:
+        say({"state": "note", "note": text})
+
+    plan = await make_plan(wanted, settings.home, note)
     while True:
-        plan = await make_plan(wanted, settings.home, lambda text: say({"state": "note", "note": text}))
         engines = engines_of(plan, domain, key_file)
         say(document_of(plan))
         if only_check:
@@ -103,9 +112,25 @@ async def _attach(
         try:
             await or_unavailable(partial(_run, settings, wanted, plan, engines, say))
         except IdentityChangedError as error:
-            say({"state": "note", "note": f"{error}; learning it anew"})
+            note(f"{error}; learning it anew")
         else:
             return
+        plan = await _again(partial(make_plan, wanted, settings.home, note), note)
+
+
+async def _again(make: Callable[[], Awaitable[Plan]], note: Callable[[str], None]) -> Plan:
+    """A plan of an engine that was there; it may be on its way to be so again. Raises CommandError."""
+    told = False
+    while True:
+        try:
+            return await make()
+        except CommandError as error:
+            if error.exit_code is not ExitCode.UNAVAILABLE:
+                raise
+            if not told:
+                note(f"{error.message}; it is asked again every {AGAIN_S:g} s")
+                told = True
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _run(

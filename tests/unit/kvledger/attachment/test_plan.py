@@ -230,3 +230,18 @@ def test_a_setting_goes_over_the_profile() -> None:
 def test_an_engine_without_a_name_is_called_by_its_address() -> None:
     assert worker_name("http://gpu-7:8000/") == "gpu-7:8000"
     assert worker_name("http://[::1]:8000/é") == "_::1_:8000/_"
+
+
+async def test_a_model_of_the_hub_is_pointed_to_where_it_may_lie_and_never_guessed(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    snapshot = tmp_path / "hf" / "hub" / "models--owner--name" / "snapshots" / ("ab" * 20)
+    model(snapshot)
+    engine.facts.root = "owner/name"
+    notes: list[str] = []
+    plan = await make_plan(Wanted(engine.http_url), tmp_path / "home", notes.append)
+    assert "revision" in plan.missing
+    assert notes == [f"if the engine loaded it from there: --model-dir {snapshot}"]
+    named = await plan_of(engine, tmp_path, model_dir=snapshot)
+    assert named.profile.content.revision == f"hf:{'ab' * 20}"

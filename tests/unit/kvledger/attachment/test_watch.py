@@ -16,9 +16,11 @@ from events.ids import Alarm
 from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.metric_page import samples
 from kvledger.attachment.plan import Wanted, make_plan
+from kvledger.attachment.profile_merge import with_settings
 from kvledger.attachment.relearn import Relearner
 from kvledger.attachment.report import EngineUnreachableError
 from kvledger.attachment.watch import EngineWatch, IdentityChangedError, long_prompts
+from kvledger.engine_profile import EngineProfile
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_engine_report import Served, ServerFacts, metrics
 from tests.support.model_folder import make, model
@@ -64,8 +66,8 @@ class World:
             identity=LifeIdentity(self.home / "identity.json"),
         )
 
-    async def relearning(self) -> EngineWatch:
-        wanted = Wanted(self.engine.http_url)
+    async def relearning(self, given: EngineProfile | None = None) -> EngineWatch:
+        wanted = Wanted(self.engine.http_url, given=given or EngineProfile())
         plan = await make_plan(wanted, self.home)
         self.revisions.update(plan.profile.adapters)
         return self.watch(relearner=Relearner(wanted, self.home, plan))
@@ -213,6 +215,19 @@ async def test_a_restart_with_other_weights_is_another_engine_and_one_with_the_s
         await watch.look()
     world.hook.engine_life = "life-3"
     assert await world.begin("life-3") == ()
+
+
+async def test_a_restart_that_contradicts_the_profile_is_another_engine_and_one_that_is_away_is_not(
+    world: World,
+) -> None:
+    given = with_settings(EngineProfile(), ["kv_dtype=bfloat16"])
+    watch = await world.relearning(given)
+    await watch.look()
+    world.engine.facts.config["model_config"] = {"dtype": "torch.float16"}
+    await world.engine.restart()
+    with pytest.raises(IdentityChangedError, match="kv_dtype"):
+        await watch.look()
+    assert world.hook.retired == [None]
 
 
 async def test_an_engine_that_is_away_is_looked_at_again(world: World) -> None:
