@@ -7,6 +7,7 @@
 | `/kv_event_sources` | 0.32 | the event publisher's settings by data-parallel rank; `{}`: it is off |
 | `/metrics` | always | `vllm:cache_config_info`, counters |
 | `/server_info?config_format=json` | 0.32, dev mode | the whole configuration |
+| `/reset_prefix_cache` | always, dev mode | whether it is there: 405 to a GET, which changes nothing |
 | `/weight_info` | 0.32, dev mode | the weights' version, counted up or named by whoever changes them in place |
 
 Seen in vLLM 0.32.0: entrypoints/serve/instrumentator/basic.py, entrypoints/serve/dev, entrypoints/rl.
@@ -71,7 +72,8 @@ class ServedModel(BaseModel):
 @dataclass(frozen=True, slots=True)
 class EngineReport:
     """`sources` None: the server has no such route. `cache`: labels of `vllm:cache_config_info` by rank.
-    `config` None: not in dev mode, or older than 0.32."""
+    `config` None: not in dev mode, or older than 0.32. `resets`: whether there is a route that empties the
+    cache."""
 
     url: str
     models: tuple[ServedModel, ...]
@@ -81,6 +83,7 @@ class EngineReport:
     metrics: tuple[Sample, ...] = ()
     config: Mapping[str, Any] | None = None
     weight_version: str | None = None
+    resets: bool = False
 
     @property
     def model(self) -> ServedModel:
@@ -99,7 +102,7 @@ class EngineReport:
 
     @property
     def dev_mode(self) -> bool:
-        """Whether it offers its development routes, the reset among them."""
+        """Whether its development routes tell the configuration."""
         return self.config is not None
 
     def setting(self, *path: str) -> Any:
@@ -128,6 +131,7 @@ async def read_report(http: EngineHttp, timeout_s: float = READ_S) -> EngineRepo
     sources = await _document(http, "/kv_event_sources", timeout_s)
     page = await _answer(http, "/metrics", timeout_s)
     found = tuple(samples(page.text)) if page.status_code == 200 else ()
+    reset = await _answer(http, "/reset_prefix_cache", timeout_s)
     info = await _document(http, "/server_info?config_format=json", timeout_s)
     config = info.get("vllm_config") if isinstance(info, Mapping) else None
     return EngineReport(
@@ -143,6 +147,7 @@ async def read_report(http: EngineHttp, timeout_s: float = READ_S) -> EngineRepo
         metrics=found,
         config=config if isinstance(config, Mapping) else None,
         weight_version=await read_weight_version(http, timeout_s) if isinstance(config, Mapping) else None,
+        resets=reset.status_code == 405,
     )
 
 

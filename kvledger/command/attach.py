@@ -158,7 +158,7 @@ def engines_of(plan: Plan, domain: str, key_file: Path | None) -> tuple[EngineAd
                 rank=at.rank,
                 topic=at.topic,
                 domain=domain,
-                engine_url=plan.report.url if plan.report.dev_mode else None,
+                engine_url=plan.report.url if plan.report.resets else None,
                 watch_url=plan.report.url,
                 api_key_file=key_file,
                 advertise=plan.report.url,

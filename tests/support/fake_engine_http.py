@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.block_pool import PoolExhaustedError
 from tests.support.fake_engine_report import (
+    NOT_ALLOWED,
     NOT_FOUND,
     NOT_FOUND_BEFORE_0_32,
     compact,
@@ -124,6 +125,8 @@ class HttpFrontEnd:
                     "tokens": ids,
                     "token_strs": None,
                 }
+            case "GET /reset_prefix_cache" if engine.dev_mode:
+                return "405 Method Not Allowed", NOT_ALLOWED
             case "POST /reset_prefix_cache" if engine.dev_mode:
                 return "200 OK", {"success": engine.reset()}
             case "POST /v1/completions":

@@ -14,6 +14,9 @@ from typing import Any
 
 PROMPT_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 NOT_FOUND = {"error": {"message": "Not Found", "type": "Not Found", "param": None, "code": 404}}
+NOT_ALLOWED = {
+    "error": {"message": "Method Not Allowed", "type": "Method Not Allowed", "param": None, "code": 405}
+}
 NOT_FOUND_BEFORE_0_32 = {"detail": "Not Found"}
 
 

@@ -47,14 +47,14 @@ async def test_a_server_in_development_mode_tells_everything(engine: FakeEngine)
     assert report.cache_setting("kv_offloading_size") is None
     assert report.setting("model_config", "dtype") == "torch.bfloat16"
     assert report.setting("model_config", "dtype", "deeper") is None
-    assert report.weight_version == "default"
+    assert (report.weight_version, report.resets) == ("default", True)
     assert report.started_s == pytest.approx(engine.facts.started_s)
 
 
 async def test_a_server_as_most_people_run_it_tells_its_publisher_and_cache() -> None:
     async with FakeEngine(http_port=0, dev_mode=False) as engine:
         report = await report_of(engine)
-        assert not report.dev_mode
+        assert (report.dev_mode, report.resets) == (False, False)
         assert report.sources is not None
         assert report.cache_setting("prefix_caching_hash_algo") == "sha256"
 
@@ -63,6 +63,7 @@ async def test_an_older_engine_has_no_event_sources_and_one_without_publisher_ha
     async with FakeEngine(http_port=0, version="0.28") as older:
         report = await report_of(older)
         assert (report.version, report.sources) == ("0.28.0", None)
+        assert (report.dev_mode, report.resets) == (False, True)
     async with FakeEngine(http_port=0) as silent:
         silent.facts.publishes = False
         assert (await report_of(silent)).sources == {}
