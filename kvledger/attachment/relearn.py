@@ -6,7 +6,7 @@ Most looks cost two requests and a few stats; all is learned again only when som
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from events.hooks.engine_http import EngineHttp
@@ -55,6 +55,10 @@ class Relearner:
             return None
         plan = await make_plan(self._wanted, self._home)
         self.restarted = (now.started_s, now.lives) != (before.started_s, before.lives)
+        if not self.restarted and (now.weight_version, _base(now)) == (before.weight_version, _base(before)):
+            # The same process with the same weights, whatever has become of the files that it read.
+            same = {"content": self.plan.profile.content, "layout": self.plan.profile.layout}
+            plan = replace(plan, profile=plan.profile.model_copy(update=same), why=self.plan.why)
         self._seen, self.plan = now, plan
         return plan
 
@@ -70,6 +74,10 @@ class Relearner:
             except OSError:
                 continue
         return tuple(found)
+
+
+def _base(signature: Signature) -> list[ServedModel]:
+    return [one for one in signature.models if one.parent is None]
 
 
 def changed_adapters(before: Plan, after: Plan) -> Mapping[str, str | None]:

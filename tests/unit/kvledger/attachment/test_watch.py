@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,6 +170,22 @@ async def test_what_changes_between_learning_and_the_first_look_is_seen(world: W
     world.engine.facts.adapters = {"ad1": "owner/other"}
     await watch.look()
     assert world.hook.retired == ["ad1"]
+
+
+async def test_files_that_are_written_again_change_nothing_of_an_engine_that_has_read_them(
+    world: World, tmp_path: Path
+) -> None:
+    watch = await world.relearning()
+    await watch.look()
+    model(tmp_path / "model", weights=b"downloaded again")
+    os.utime(tmp_path / "model" / "model.safetensors", (world.engine.facts.started_s + 9,) * 2)
+    world.engine.facts.adapters = {"ad1": "owner/hub"}
+    await watch.look()
+    await watch.look()
+    assert world.hook.retired == []
+    await world.engine.restart()
+    with pytest.raises(IdentityChangedError):
+        await watch.look()
 
 
 async def test_weights_changed_in_place_retire_everything_and_end_the_bridge(world: World) -> None:
