@@ -1,13 +1,13 @@
 """What a vLLM server says about itself over HTTP, read route by route; older ones lack some routes.
 
-| route | since | gives |
+| route | seen in | gives |
 |---|---|---|
-| `/v1/models` | always | served names, model path, adapters with their paths |
-| `/version` | always | vLLM's version |
+| `/v1/models` | all | served names, model path, adapters with their paths |
+| `/version` | all | vLLM's version |
 | `/kv_event_sources` | 0.32 | the event publisher's settings by data-parallel rank; `{}`: it is off |
-| `/metrics` | always | `vllm:cache_config_info`, counters |
+| `/metrics` | all | `vllm:cache_config_info`, counters |
 | `/server_info?config_format=json` | 0.32, dev mode | the whole configuration |
-| `/reset_prefix_cache` | always, dev mode | whether it is there: 405 to a GET, which changes nothing |
+| `/reset_prefix_cache` | all, dev mode | whether it is there: 405 to a GET, which changes nothing |
 | `/weight_info` | 0.32, dev mode | the weights' version, counted up or named by whoever changes them in place |
 
 Seen in vLLM 0.32.0: entrypoints/serve/instrumentator/basic.py, entrypoints/serve/dev, entrypoints/rl.

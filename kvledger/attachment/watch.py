@@ -63,13 +63,20 @@ class EngineWatch:
 
     async def run(self) -> None:
         """Until cancelled. An engine that doesn't answer is looked at again; raises IdentityChangedError."""
+        away = False
         while True:
             try:
                 await self.look()
             except IdentityChangedError:
                 raise
             except KvledgerError as error:
-                LOG.info("the engine could not be looked at: %s", error)
+                if not away:
+                    LOG.warning("the engine can't be looked at: %s", error)
+                away = True
+            else:
+                if away:
+                    LOG.warning("the engine at %s can be looked at again", self._http.url)
+                away = False
             await asyncio.sleep(self._look_s)
 
     async def look(self) -> None:
