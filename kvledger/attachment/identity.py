@@ -15,7 +15,7 @@ from typing import Any
 from events.ids import Tier
 from events.model.profile import ContentProfile, LayoutProfile
 from kvledger.attachment.model_file import ModelFiles
-from kvledger.attachment.report import FETCHING, EngineReport
+from kvledger.attachment.report import FETCHING, UNNAMED_WEIGHTS, EngineReport
 from kvledger.engine_profile import EngineFacts, EngineProfile
 
 DEV = "the engine says it only with VLLM_SERVER_DEV_MODE=1"
@@ -113,7 +113,7 @@ def _quantization(report: EngineReport, files: ModelFiles | None) -> str:
 
 def _weight_version(report: EngineReport) -> str:
     version = report.weight_version
-    return "" if version in (None, "", "default") else f" weights={version}"
+    return "" if version in (None, "", UNNAMED_WEIGHTS) else f" weights={version}"
 
 
 def _tokenizer(report: EngineReport, files: ModelFiles | None) -> tuple[str | None, str]:

@@ -15,6 +15,7 @@ from kvledger.attachment.identity import Learned, learn
 from kvledger.attachment.model_file import DigestBook, ModelFiles, ModelFolderError, read_adapter, read_model
 from kvledger.attachment.profile_merge import merge
 from kvledger.attachment.report import (
+    UNNAMED_WEIGHTS,
     EngineRefusedError,
     EngineReport,
     EngineUnreachableError,
@@ -39,7 +40,8 @@ Note = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a person said of the engine. `events` and `replay` stand for rank 0 of an older engine, `ranks` for
-    how many it has. `given`: what is configured of its profile."""
+    how many it has. `weights`: what weights are called that were changed in place, where the engine doesn't name
+    them. `given`: what is configured of its profile."""
 
     url: str
     worker: str | None = None
@@ -48,6 +50,7 @@ class Wanted:
     topic: str | None = None
     ranks: int = 1
     model_dir: Path | None = None
+    weights: str | None = None
     given: EngineProfile = field(default_factory=EngineProfile)
     api_key: str | None = None
 
@@ -72,6 +75,9 @@ async def make_plan(wanted: Wanted, home: Path, note: Note = lambda _: None) -> 
     """Raises CommandError with what to do: nothing answers (69), no vLLM (69), a key is wanted, the publisher is
     off or can't be reached (78), an older engine's sockets weren't passed (2)."""
     report = await ask(wanted.url, wanted.api_key)
+    if wanted.weights is not None:
+        named = () if report.weight_version in (None, UNNAMED_WEIGHTS) else (report.weight_version,)
+        report = replace(report, weight_version="+".join((*named, wanted.weights)))
     ranks = await addresses(wanted, report)
     book = DigestBook(home / DIGESTS, progress=lambda path, size: note(f"reading {path} ({size:,} bytes)"))
     files = await _files(wanted, report, book, note)

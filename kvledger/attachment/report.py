@@ -30,6 +30,8 @@ READ_S = 10.0
 CACHE_INFO = "vllm:cache_config_info"
 FETCHING = "vllm:num_requests_kv_fetch_by_stage"
 """There only if a KV connector may load blocks (vLLM 0.32.0, v1/metrics/loggers.py)."""
+UNNAMED_WEIGHTS = "default"
+"""What vLLM 0.32.0 calls weights that nobody has named (v1/engine/core.py)."""
 STARTED = "process_start_time_seconds"
 
 

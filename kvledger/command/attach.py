@@ -52,6 +52,10 @@ def attach(
         typer.Option("--set", help="one field that can't be learned, as in --set attention=flash-attn-3"),
     ] = None,
     model_dir: Annotated[Path | None, typer.Option(help="the folder that the engine loaded")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="a name for weights that were changed in place, if the engine names none"),
+    ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="file with the engine's API key")] = None,
     check: Annotated[bool, typer.Option("--check", help="print what is learned and start nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
@@ -68,7 +72,16 @@ def attach(
     Example: kvledger attach http://127.0.0.1:8000
     """
     wanted = _wanted(
-        url, worker, events, replay, topic, ranks, _given(profile, setting or []), model_dir, api_key_file
+        url,
+        worker,
+        events,
+        replay,
+        topic,
+        ranks,
+        _given(profile, setting or []),
+        model_dir,
+        weights,
+        api_key_file,
     )
     settings = load_settings()
     logging.basicConfig(
@@ -232,6 +245,7 @@ def _wanted(
     ranks: int,
     given: EngineProfile,
     model_dir: Path | None,
+    weights: str | None,
     api_key_file: Path | None,
 ) -> Wanted:
     from kvledger.attachment.plan import Wanted
@@ -242,6 +256,8 @@ def _wanted(
     for name, address in (("--events", events), ("--replay", replay)):
         if address is not None and not is_socket(address):
             raise _usage(f"{name} {address!r} is no tcp://host:port and no ipc://path")
+    if weights is not None and not (weights.isprintable() and 0 < len(weights) <= 200):
+        raise _usage("--weights is a name of at most 200 characters")
     if events is None and (replay is not None or topic is not None or ranks != 1):
         raise _usage("--replay, --topic and --ranks go with --events; without it the engine is asked")
     return Wanted(
@@ -252,6 +268,7 @@ def _wanted(
         topic=topic,
         ranks=ranks,
         model_dir=model_dir,
+        weights=weights,
         given=given,
         api_key=read_key(api_key_file),
     )

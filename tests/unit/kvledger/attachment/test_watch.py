@@ -73,9 +73,9 @@ class World:
         self.revisions.update(plan.profile.adapters)
         return self.watch(relearner=Relearner(wanted, self.home, plan))
 
-    async def begin(self, life: str) -> tuple[str | None, ...]:
+    async def begin(self, life: str, weights: str | None = None) -> tuple[str | None, ...]:
         """What a bridge that starts now is told to take as void."""
-        plan = await make_plan(Wanted(self.engine.http_url), self.home)
+        plan = await make_plan(Wanted(self.engine.http_url, weights=weights), self.home)
         return LifeIdentity(self.home / "identity.json").begin(life, plan)
 
 
@@ -213,6 +213,9 @@ async def test_weights_changed_while_no_bridge_ran_void_the_lifes_blocks_and_a_f
     assert await world.begin("life-1") == ("ad2",)
     world.engine.facts.weight_version = "2"
     assert await world.begin("life-1") == (None, "ad2")
+    assert await world.begin("life-1", weights="3") == (None, "ad2")
+    assert await world.begin("life-2") == ()
+    assert await world.begin("life-2", weights="4") == (None,)
     (world.home / "identity.json").write_text("rubbish")
     assert await world.begin("life-1") == ()
 
