@@ -145,8 +145,6 @@ async def run_bridges(
             for task in (ended, failed, *tasks):
                 task.cancel()
             await asyncio.gather(ended, failed, *tasks, return_exceptions=True)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
 
 
 def _failure(error: BaseException) -> CommandError:

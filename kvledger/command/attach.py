@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -133,6 +134,10 @@ async def _attach(
 
 async def _again(make: Callable[[], Awaitable[Plan]], note: Callable[[str], None]) -> Plan:
     """A plan of an engine that was there; it may be on its way to be so again. Raises CommandError."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The bridge's own handlers would only tell the one that has ended.
+        loop.remove_signal_handler(number)
     told = False
     while True:
         try:
