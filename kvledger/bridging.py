@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from events.fold.registry import Registry
-from events.hooks.bridge import Attachment, Bridge
+from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
@@ -24,11 +24,9 @@ from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
-from events.model.profile import ContentProfile
-from kvledger.attachment.bridge_settings import SUFFIX, BridgeSettings, leave
-from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.relearn import Relearner
-from kvledger.attachment.watch import EngineWatch, IdentityChangedError
+from kvledger.attachment.watch import IdentityChangedError
+from kvledger.attachment.watching import begin_watching
 from kvledger.control import connection, require_log
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
@@ -58,10 +56,10 @@ class EngineAddress(BaseModel):
     profile: Path | None = None
     domain: Name = "default"
     engine_url: str | None = None
+    advertise: str | None = None
     watch_url: str | None = None
     """The engine's HTTP server, to see whether it serves without publishing; default: `engine_url`."""
     api_key_file: Path | None = None
-    advertise: str | None = None
     identity: EngineProfile | None = None
     """What its blocks are, instead of a profile's file."""
 
@@ -165,30 +163,16 @@ async def _run_one(
     say: Say,
     relearner: Callable[[], Relearner] | None,
 ) -> None:
-    profile = engine.identity or (
-        load_profile(engine.profile) if engine.profile is not None else EngineProfile()
-    )
-    # A watch may learn of others while the stream runs.
-    revisions = dict(profile.adapters)
-    key = read_key(engine.api_key_file)
-    leave(
-        _file(settings, engine, SUFFIX),
-        BridgeSettings(
-            worker=engine.worker,
+    profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    profile = engine.identity or profile
+    life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
+    http = (
+        EngineHttp(
+            engine.engine_url,
             rank=engine.rank,
             model=engine.model,
-            domain=engine.domain,
-            endpoint=engine.endpoint,
-            replay=engine.replay,
-            topic=engine.topic,
-            url=engine.watch_url or engine.engine_url or engine.advertise,
-            hash_algorithm=profile.engine.hash_algorithm,
-            content=_content(engine, profile),
-        ),
-    )
-    life_file = LifeFile(_file(settings, engine, ".json"))
-    http = (
-        EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model, api_key=key)
+            api_key=read_key(engine.api_key_file),
+        )
         if engine.engine_url is not None
         else None
     )
@@ -197,67 +181,29 @@ async def _run_one(
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
-        stream = _stream(engine, profile, revisions, bridge, ring, host.registry)
+        stream = _stream(engine, profile, bridge, ring, host.registry)
         stream.open(attachment.life, from_birth=attachment.from_birth)
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
         bridge.bind(hook, attachment)
-        relearning = relearner() if relearner is not None else None
-        lasting = LifeIdentity(_file(settings, engine, ".identity.json"))
-        if relearning is not None:
-            # Before anything is told: what the history says of void blocks is nobody's from the start.
-            for adapter in lasting.begin(hook.engine_life, relearning.plan):
-                stream.retire_profiles(adapter)
+        watching = begin_watching(
+            settings.home, engine, profile, bridge, hook, stream, attachment, relearner and relearner()
+        )
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
         telling = asyncio.create_task(_tell_troubles(engine, bridge, stream, hook, host, say))
-        announcing = asyncio.create_task(_announce(engine, profile, hook, _history(bridge, attachment), say))
-        tasks = [running, telling, announcing]
-        url = engine.watch_url or engine.engine_url
-        if url is not None:
-            watch = EngineWatch(
-                EngineHttp(url, rank=engine.rank, api_key=key),
-                engine.rank,
-                bridge,
-                hook,
-                revisions,
-                unheard=attachment.from_birth and not attachment.items,
-                relearner=relearning,
-                identity=lasting,
-            )
-            tasks.append(asyncio.create_task(watch.run()))
-        silently = False
         try:
-            async for done in _ended(tasks):
-                await done
-        except IdentityChangedError:
-            silently = True
-            raise
+            history = "unknown"
+            if attachment.from_birth:
+                history = "whole" if bridge.heard else "nothing received yet"
+            await _announce(engine, profile, hook, history, say)
+            await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+            await (running if running.done() else watching)
         finally:
-            for task in tasks:
+            for task in (running, telling, watching):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await host.remove(hook, silently=silently)
-
-
-def _file(settings: Settings, engine: EngineAddress, suffix: str) -> Path:
-    """What is kept of a rank over its bridge's end."""
-    return settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}{suffix}"
-
-
-def _history(bridge: Bridge, attachment: Attachment) -> str:
-    if not attachment.from_birth:
-        return "unknown"
-    return "whole" if bridge.heard else "nothing received yet"
-
-
-async def _ended(tasks: list[asyncio.Task[None]]) -> AsyncIterator[asyncio.Task[None]]:
-    """Tasks as they end."""
-    left = set(tasks)
-    while left:
-        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            yield task
+            ends = await asyncio.gather(running, telling, watching, return_exceptions=True)
+            await host.remove(hook, silently=isinstance(ends[-1], IdentityChangedError))
 
 
 def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -> dict[str, int | str]:
@@ -301,19 +247,12 @@ async def _tell_troubles(
             say({"worker": engine.worker, "rank": engine.rank, "state": "counts", "counts": found})
 
 
-def _content(engine: EngineAddress, profile: EngineProfile) -> ContentProfile:
-    content = profile.content
-    return content if content.model is not None else content.model_copy(update={"model": engine.model})
-
-
 def _stream(
-    engine: EngineAddress,
-    profile: EngineProfile,
-    revisions: Mapping[str, str],
-    bridge: Bridge,
-    ring: KeyRing,
-    registry: Registry,
+    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, ring: KeyRing, registry: Registry
 ) -> EngineStream:
+    content = profile.content
+    if content.model is None:
+        content = content.model_copy(update={"model": engine.model})
     facts = profile.engine
     config = EngineConfig(
         engine=facts.name,
@@ -323,10 +262,10 @@ def _stream(
         removal=bridge.capability,
         admission_known=False,
         connectors=facts.connectors,
-        content=_content(engine, profile),
+        content=content,
         layout=profile.layout,
         block_bytes=facts.block_bytes,
-        adapter_revisions=revisions,
+        adapter_revisions=profile.adapters,
         default_domain=engine.domain,
         capacity_blocks=facts.capacity_blocks,
         durable_ids=facts.durable_ids_of(engine.worker),

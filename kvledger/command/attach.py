@@ -180,7 +180,8 @@ def engines_of(plan: Plan, domain: str, key_file: Path | None) -> tuple[EngineAd
                 watch_url=plan.report.url,
                 api_key_file=key_file,
                 advertise=plan.report.url,
-                identity=plan.profile,
+                # A copy each: a rank's watch writes the adapters' revisions that it learns into it.
+                identity=plan.profile.model_copy(deep=True),
             )
             for at in plan.ranks
         )
