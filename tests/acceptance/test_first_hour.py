@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -108,9 +109,9 @@ async def test_what_the_doctor_names_on_a_living_stack(stack: Path) -> None:
             async with running(stack, *elsewhere, "--engine-url", engine.http_url):
                 os.unlink(stack / "bridge" / "w9-0.settings.json")
                 assert await cause(stack, engine) == "port"
-        async with running(
-            stack, *told[:1], "--worker", "w11", *told[3:], "--endpoint", engine.endpoint, "--topic", "wrong"
-        ):
+        # Without a replay socket, which would make up for what the topic keeps away.
+        astray = ("bridge", "--worker", "w11", "--model", "fake", "--endpoint", engine.endpoint)
+        async with running(stack, *astray, "--engine-url", engine.http_url, "--topic", "wrong"):
             os.unlink(stack / "bridge" / "w10-0.settings.json")
             assert await cause(stack, engine) == "topic"
         os.unlink(stack / "bridge" / "w11-0.settings.json")
@@ -147,9 +148,10 @@ async def test_an_engine_that_serves_and_never_publishes_shows_in_status_and_ans
                 await asyncio.sleep(0.2)
         assert answer["complete"] is False
         shown = await asyncio.to_thread(kvledger, "status", home=stack)
-        assert "ALARM: 1 serve requests and publish no cache events" in shown.stdout
+        # Streams of the other tests' bridges may be among them: what they said last stands.
+        assert re.search(r"ALARM: [1-9]\d* serve requests and publish no cache events", shown.stdout)
         page = (await http.get(f"{url}/metrics")).text
-        assert 'kvledger_troubled_streams{trouble="unpublished"} 1.0' in page
+        assert re.search(r'kvledger_troubled_streams\{trouble="unpublished"\} [1-9]', page)
         assert await cause(stack, engine) == "publisher_off"
 
 
