@@ -27,6 +27,8 @@ from events.hooks.engine_http import EngineHttp
 from kvledger.attachment.metric_page import Sample, samples, total
 
 READ_S = 10.0
+INFO_S = 60.0
+"""The first `/server_info` collects what is installed, which takes a busy machine many seconds."""
 CACHE_INFO = "vllm:cache_config_info"
 FETCHING = "vllm:num_requests_kv_fetch_by_stage"
 """There only if a KV connector may load blocks (vLLM 0.32.0, v1/metrics/loggers.py)."""
@@ -134,7 +136,7 @@ async def read_report(http: EngineHttp, timeout_s: float = READ_S) -> EngineRepo
     page = await _answer(http, "/metrics", timeout_s)
     found = tuple(samples(page.text)) if page.status_code == 200 else ()
     reset = await _answer(http, "/reset_prefix_cache", timeout_s)
-    info = await _document(http, "/server_info?config_format=json", timeout_s)
+    info = await _document(http, "/server_info?config_format=json", max(timeout_s, INFO_S))
     config = info.get("vllm_config") if isinstance(info, Mapping) else None
     return EngineReport(
         url=http.url,

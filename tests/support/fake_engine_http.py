@@ -23,7 +23,6 @@ from tests.support.block_pool import PoolExhaustedError
 from tests.support.fake_engine_report import (
     NOT_ALLOWED,
     NOT_FOUND,
-    NOT_FOUND_BEFORE_0_32,
     compact,
     metrics,
     models,
@@ -134,8 +133,7 @@ class HttpFrontEnd:
             case "POST /fake":
                 return await self._fake(body)
             case _:
-                new = engine.wire.version == "0.32"
-                return "404 Not Found", NOT_FOUND if new else NOT_FOUND_BEFORE_0_32
+                return "404 Not Found", NOT_FOUND
 
     async def _complete(self, body: Any, rank: int) -> tuple[str, object]:
         prompt = body.get("prompt")

@@ -1,7 +1,7 @@
 """What the fake engine's server says about itself, in the bytes of vLLM's: JSON and Prometheus' text.
 
-Routes and shapes are those of vLLM 0.32.0 (entrypoints/serve, entrypoints/openai/models, v1/metrics); the labels
-of the cache's configuration are those of a captured engine.
+Routes and shapes are those of vLLM 0.32.0 (entrypoints/serve, entrypoints/openai/models, v1/metrics), compared with
+what a running one answered; the labels of the cache's configuration are those of a captured engine.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROMPT_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-NOT_FOUND = {"error": {"message": "Not Found", "type": "Not Found", "param": None, "code": 404}}
-NOT_ALLOWED = {
-    "error": {"message": "Method Not Allowed", "type": "Method Not Allowed", "param": None, "code": 405}
-}
-NOT_FOUND_BEFORE_0_32 = {"detail": "Not Found"}
+NOT_FOUND = {"detail": "Not Found"}
+NOT_ALLOWED = {"detail": "Method Not Allowed"}
 
 
 @dataclass(slots=True)
