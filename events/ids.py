@@ -114,6 +114,14 @@ class ExcludeReason(StrEnum):
     FENCED = "fenced"
     UNREGISTERED = "unregistered"
     UNCONFIRMED = "unconfirmed"
+    UNPUBLISHED = "unpublished"
+
+
+class Alarm(StrEnum):
+    """What a hook has seen of its engine that its events can't tell."""
+
+    UNPUBLISHED = "unpublished"
+    """It serves requests that must have filled blocks, and no event of it was ever received."""
 
 
 class Basis(StrEnum):

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from events.chain import alias
 from events.errors import IdentityError
-from events.identity import BlockHasher, salt_domain, salt_holds
+from events.identity import BlockHasher, bound_salt_hmac, salt_domain, salt_holds
 from events.ids import Alias
 
 REMEMBERED_STREAMS = 65_536
@@ -80,6 +80,15 @@ class KeyRing(Mapping[str, DomainKeys]):
         if domain is None or domain not in self:
             return None
         return domain if salt_holds(self._keys[domain].salt_key, salt) else None
+
+    def domain_of_bound(self, bound: Mapping[bytes, str], salt: str) -> str | None:
+        """The domain that a gateway's own salt is bound to, by HMAC as `salt_bound` records have it; None if it
+        is bound to none whose keys are here."""
+        for domain in sorted(set(bound.values())):
+            keys = self.get(domain)
+            if keys is not None and bound.get(bound_salt_hmac(keys.salt_key, salt)) == domain:
+                return domain
+        return None
 
     def domain_of_alias(self, name: bytes, worker: str, rank: int, epoch_no: int) -> str | None:
         """The domain behind a stream's alias; None if its keys are not in this ring."""

@@ -25,11 +25,14 @@ from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
+from kvledger.attachment.relearn import Relearner
+from kvledger.attachment.watch import IdentityChangedError
+from kvledger.attachment.watching import begin_watching
 from kvledger.control import connection, require_log
 from kvledger.engine_input import adapter_for, outliving, source_of
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
-from kvledger.keyfile import load_ring, load_signer
+from kvledger.keyfile import load_ring, load_signer, read_key
 from kvledger.lmcache_input import LmcacheInput, is_input, lmcache_inputs
 from kvledger.settings import Settings
 
@@ -59,6 +62,11 @@ class EngineAddress(BaseModel):
     advertise: str | None = None
     server: str | None = None
     """An LMCache server's own name (`instance_id`); default: `worker`."""
+    watch_url: str | None = None
+    """The engine's HTTP server, to see whether it serves without publishing; default: `engine_url`."""
+    api_key_file: Path | None = None
+    identity: EngineProfile | None = None
+    """What its blocks are, instead of a profile's file."""
 
     @field_validator("worker")
     @classmethod
@@ -92,10 +100,17 @@ def explain(error: ValidationError) -> str:
     return f"{'.'.join(str(step) for step in first['loc'])}: {plain(first['msg'])}"
 
 
-async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], say: Say) -> None:
+async def run_bridges(
+    settings: Settings,
+    engines: tuple[EngineAddress, ...],
+    say: Say,
+    relearner: Callable[[], Relearner] | None = None,
+) -> None:
     """Until SIGTERM or SIGINT, then closes every stream and flushes. `say` gets one document an engine once
-    its stream is open, and one when it has to wait. Raises LogUnavailableError; CommandError, also when a
-    task of a hook has failed, as a bridge that doesn't obey or pulse must not go on."""
+    its stream is open, and one when it has to wait. `relearner` makes what notices that an engine has become
+    another one; then this raises IdentityChangedError, and the streams are left without a word, as nothing may
+    claim meanwhile that they are gone. Raises LogUnavailableError; CommandError, also when a task of a hook
+    has failed, as a bridge that doesn't obey or pulse must not go on."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -115,7 +130,9 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
             lmcache_inputs(engine.endpoint for engine in engines if is_input(engine.endpoint))
         )
         tasks = [
-            asyncio.create_task(_run_one(settings, engine, inputs, host, ring, say), name=engine.worker)
+            asyncio.create_task(
+                _run_one(settings, engine, inputs, host, ring, say, relearner), name=engine.worker
+            )
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
@@ -126,6 +143,12 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
                 raise _failure(failed.result())
             for task in done - {ended}:
                 task.result()
+        except IdentityChangedError:
+            # The other ranks are the same engine's.
+            for hook in [hook for hooks in host.hooks.values() for hook in hooks]:
+                hook.retire_profiles()
+                await host.remove(hook, silently=True)
+            raise
         finally:
             for task in (ended, failed, *tasks):
                 task.cancel()
@@ -149,12 +172,19 @@ async def _run_one(
     host: HookHost,
     ring: KeyRing,
     say: Say,
+    relearner: Callable[[], Relearner] | None,
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
+    profile = engine.identity or profile
     adapter = adapter_for(engine, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
-        EngineHttp(engine.engine_url, rank=engine.rank, model=engine.model)
+        EngineHttp(
+            engine.engine_url,
+            rank=engine.rank,
+            model=engine.model,
+            api_key=read_key(engine.api_key_file),
+        )
         if engine.engine_url is not None
         else None
     )
@@ -168,6 +198,9 @@ async def _run_one(
         identity = HookIdentity(engine.worker, engine.rank, engine.advertise, engine.model)
         hook = host.make(identity, attachment.life, bridge, stream)
         bridge.bind(hook, attachment)
+        watching = begin_watching(
+            settings.home, engine, profile, bridge, hook, stream, attachment, relearner and relearner()
+        )
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
         telling = asyncio.create_task(_tell_troubles(engine, bridge, stream, hook, host, say))
@@ -176,12 +209,13 @@ async def _run_one(
             if attachment.from_birth:
                 history = "whole" if bridge.heard else "nothing received yet"
             await _announce(engine, profile, bridge, hook, history, say)
-            await running
+            await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+            await (running if running.done() else watching)
         finally:
-            for task in (running, telling):
+            for task in (running, telling, watching):
                 task.cancel()
-            await asyncio.gather(running, telling, return_exceptions=True)
-            await host.remove(hook)
+            ends = await asyncio.gather(running, telling, watching, return_exceptions=True)
+            await host.remove(hook, silently=isinstance(ends[-1], IdentityChangedError))
 
 
 def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -> dict[str, int | str]:
@@ -211,6 +245,7 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
         "snapshots_overrun": hook.repair.overrun,
         "inventory": "" if stream.inventory_known() else "partial",
         "received": "" if bridge.heard else "nothing",
+        "alarm": hook.alarm.value if hook.alarm is not None else "",
     }
     return {name: value for name, value in found.items() if value}
 

@@ -31,6 +31,8 @@ COMMANDS = (
     "indexer",
     "index",
     "serve",
+    "attach",
+    "doctor",
     "bridge",
     "controller",
     "delete",

@@ -88,3 +88,18 @@ def ensure_domain_secret(home: Path, domain: str) -> None:
     changed = with_domain(document, domain, secrets.token_bytes(32))
     if changed != document:
         write_private(path, changed)
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in a file; raises CommandError naming the file and never the key."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(
+            f"the API key file {path} can't be read", exit_code=ExitCode.CONFIGURATION
+        ) from error
+    if not key or not key.isascii() or not key.isprintable():
+        raise CommandError(f"the API key file {path} holds no key", exit_code=ExitCode.CONFIGURATION)
+    return key

@@ -23,6 +23,7 @@ OUT_OF_BOUND = frozenset(
         ExcludeReason.QUARANTINED,
         ExcludeReason.UNREGISTERED,
         ExcludeReason.UNCONFIRMED,
+        ExcludeReason.UNPUBLISHED,
     }
 )
 """Reasons that mean «not known well enough», as against «not to be used»."""
@@ -135,6 +136,8 @@ def _standing(
         standing.reason = ExcludeReason.QUARANTINED
     elif state.status is StreamStatus.DRAINING:
         standing.reason = ExcludeReason.DRAINING
+    elif stream.alarm is not None:
+        standing.reason = ExcludeReason.UNPUBLISHED
     elif stream.layout is not None and stream.layout.all_bits & view.index.unsettled:
         standing.reason = ExcludeReason.STALE
     else:

@@ -11,7 +11,7 @@ from events.fold.change import Changes, CopiesPut
 from events.fold.registry import Registry
 from events.fold.staleness import BeaconBook
 from events.fold.state import Copy, GroupState, HolderGroup, ProfileState, StreamState
-from events.ids import Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
+from events.ids import Alarm, Basis, CopyState, GroupKind, Inventory, StreamKey, Tier
 from events.keyring import DomainKeys
 from events.model.signal import Load, RankPulse
 from events.scope import covers_domain
@@ -149,6 +149,7 @@ class StreamView:
     pulse_ns: int | None = None
     announced_seq: int | None = None
     load: Load | None = None
+    alarm: Alarm | None = None
     divergent: bool = False
     shed: bool = False
     pending: deque[RankPulse] = field(default_factory=deque)
@@ -353,7 +354,8 @@ class StreamView:
 
     def heard(self, rank: RankPulse, now_ns: int) -> None:
         """A pulse of this stream arrived; it counts once what it announces is applied (`settle`)."""
-        self.pulse_ns, self.announced_seq, self.load = now_ns, rank.next_seq, rank.load
+        self.pulse_ns, self.announced_seq = now_ns, rank.next_seq
+        self.load, self.alarm = rank.load, rank.alarm
         if len(self.pending) >= MAX_PENDING:
             self.pending = deque(list(self.pending)[1::2])
         self.pending.append(rank)

@@ -22,17 +22,20 @@ class ResetAnswer:
 
 class EngineHttp:
     """An OpenAI-compatible vLLM server. `rank` addresses one data-parallel rank, `model` is used if the
-    server doesn't list its models. Nothing of an answer's text is kept."""
+    server doesn't list its models; `api_key` goes with every request. Nothing of an answer's text is kept."""
 
-    def __init__(self, url: str, *, rank: int = 0, model: str | None = None) -> None:
-        self._url = url.rstrip("/")
+    def __init__(
+        self, url: str, *, rank: int = 0, model: str | None = None, api_key: str | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
         self._rank = rank
         self._model = model
+        self._api_key = api_key
 
     async def reset(self, timeout_s: float) -> ResetAnswer:
         """Empties the prefix cache; vLLM does it only while no block is in use."""
         try:
-            answer = await self._ask("POST", "/reset_prefix_cache", None, timeout_s)
+            answer = await self.ask("POST", "/reset_prefix_cache", None, timeout_s)
         except (httpx.HTTPError, TimeoutError) as error:
             return ResetAnswer("engine_error", f"the engine's server did not answer: {type(error).__name__}")
         if answer.status_code in (404, 405):
@@ -54,27 +57,30 @@ class EngineHttp:
         try:
             body = {"model": await self._served_model(timeout_s), "prompt": [0], "max_tokens": 1}
             left_s = max(0.1, deadline_s - loop.time())
-            answer = await self._ask("POST", "/v1/completions", body, left_s)
+            answer = await self.ask("POST", "/v1/completions", body, left_s)
         except (httpx.HTTPError, TimeoutError):
             return False
         return answer.status_code == 200
 
     async def _served_model(self, timeout_s: float) -> str:
-        answer = await self._ask("GET", "/v1/models", None, timeout_s)
+        answer = await self.ask("GET", "/v1/models", None, timeout_s)
         try:
             return str(answer.json()["data"][0]["id"])
         except (ValueError, KeyError, IndexError, TypeError):
             return self._model or "default"
 
-    async def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
+    async def ask(self, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
+        """One request and its whole answer. Raises httpx.HTTPError or TimeoutError."""
         headers = {"X-data-parallel-rank": str(self._rank)} if self._rank else {}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
         # Reading the certificates of all authorities would hold every other engine's hook up.
-        secured = self._url.startswith("https:")
+        secured = self.url.startswith("https:")
         async with (
             asyncio.timeout(timeout_s),
             httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=secured) as client,
         ):
-            return await client.request(method, self._url + path, json=body, headers=headers)
+            return await client.request(method, self.url + path, json=body, headers=headers)
 
 
 def _success(answer: httpx.Response) -> bool:

@@ -18,7 +18,7 @@ from events.hooks.engine_event import (
     EngineHash,
     ExtraKeys,
 )
-from events.identity import BlockHasher, Extra, bound_salt_hmac, profile_digest, root_parent
+from events.identity import BlockHasher, Extra, profile_digest, root_parent
 from events.ids import ProfileId
 from events.keyring import KeyRing
 from events.model.part import ProfileDeclared
@@ -144,15 +144,8 @@ class DomainBook:
             self._bound_count = len(bound)
         remembered = hashlib.sha256(salt.encode()).digest()
         if remembered not in self._bound:
-            self._bound[remembered] = self._search_bound(bound, salt)
+            self._bound[remembered] = self._keyring.domain_of_bound(bound, salt)
         return self._bound[remembered]
-
-    def _search_bound(self, bound: Mapping[bytes, str], salt: str) -> str | None:
-        for domain in sorted(set(bound.values())):
-            keys = self._keyring.get(domain)
-            if keys is not None and bound.get(bound_salt_hmac(keys.salt_key, salt)) == domain:
-                return domain
-        return None
 
     def _new_chain(self, domain: str, adapter: str | None, block_tokens: int) -> Chain | None:
         keys = self._keyring.get(domain)

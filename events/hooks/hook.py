@@ -24,7 +24,7 @@ from events.hooks.outlet import Outlet
 from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
 from events.hooks.snapshot import Repair, RepairPace
 from events.hooks.stream import Epoch
-from events.ids import CANARY_WORKER, Basis, Inventory, StreamKey
+from events.ids import CANARY_WORKER, Alarm, Basis, Inventory, StreamKey
 from events.keyring import KeyRing
 from events.model.part import Closed, Drained, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
@@ -95,6 +95,8 @@ class Hook:
         self.identity = identity
         self.engine_life = engine_life
         self.fed_seq = -1
+        self.alarm: Alarm | None = None
+        """What every pulse says is wrong with the engine; set and taken back by whoever watches it."""
         self._port = port
         self._translator = translator
         self._services = services
@@ -269,6 +271,7 @@ class Hook:
             echo=self._echoing.newest,
             checksums=tuple(self._translator.checksums()),
             load=self._port.load(),
+            alarm=self.alarm,
         )
 
     def tick(self) -> None:

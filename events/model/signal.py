@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from events.ids import Basis
+from events.ids import Alarm, Basis
 from events.model.field import Count, GroupIndex, Hex16, Hex32, Name, Offset, Rank, Record, Text
 
 
@@ -43,6 +43,8 @@ class RankPulse(Record):
     echo: Echo | None = None
     checksums: tuple[PulseChecksum, ...] = ()
     load: Load | None = None
+    alarm: Alarm | None = None
+    """Only there while there is one, so that a reader that doesn't know it yet leaves out no other stream."""
 
 
 class Pulse(Record):

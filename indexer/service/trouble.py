@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from events.ids import CANARY_WORKER, Inventory, StreamStatus, Tier
+from events.ids import CANARY_WORKER, Alarm, Inventory, StreamStatus, Tier
 from router_client.stream_view import StreamView
 from router_client.view import LocalView
 
@@ -28,6 +28,8 @@ class Trouble(StrEnum):
     """Its hook couldn't read something that the engine said, at any time in this epoch."""
     PARTIAL = "partial"
     """Some holder may hold more than is known, or a store isn't credited: absence isn't claimed."""
+    UNPUBLISHED = "unpublished"
+    """Its engine serves requests, and none of its events ever came: an alarm, not an idle engine."""
     ORPHANS = "orphans"
     """Some holder has copies without an id."""
 
@@ -59,6 +61,7 @@ def troubles_of(view: LocalView, stream: StreamView | None) -> tuple[Trouble, ..
         Trouble.FORKED: stream.compare_control(view.registry),
         Trouble.UNKNOWN_EVENTS: state.unknown_events > 0,
         Trouble.PARTIAL: stream.partial,
+        Trouble.UNPUBLISHED: stream.alarm is Alarm.UNPUBLISHED,
         Trouble.ORPHANS: any(h.orphans or h.unassigned for h in state.holders.values()),
     }
     return tuple(trouble for trouble, there in told.items() if there)

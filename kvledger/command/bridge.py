@@ -75,7 +75,7 @@ def bridge(
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
     def say(document: dict[str, object]) -> None:
-        typer.echo(json.dumps(document) if as_json else _sentence(document))
+        typer.echo(json.dumps(document) if as_json else sentence(document))
 
     asyncio.run(or_unavailable(lambda: run_bridges(settings, engines, say)))
 
@@ -176,7 +176,8 @@ def is_http(url: str) -> bool:
         return False
 
 
-def _sentence(document: dict[str, object]) -> str:
+def sentence(document: dict[str, object]) -> str:
+    """One event of a bridge for a person."""
     who = f"{document['worker']}/{document['rank']}"
     counts = document.get("counts")
     if isinstance(counts, dict):

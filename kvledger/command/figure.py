@@ -89,6 +89,12 @@ def lines_of(figures: Figures | None) -> list[str]:
     if figures.troubles:
         told = ", ".join(f"{name.replace('_', ' ')} {n:,.0f}" for name, n in figures.troubles.items())
         lines.append(f"{'Streams':<11}{told}; /v1/workers names them")
+    unpublished = figures.troubles.get("unpublished", 0.0)
+    if unpublished:
+        lines.append(
+            f"{'Engines':<11}ALARM: {unpublished:,.0f} serve requests and publish no cache events; "
+            "kvledger doctor says why"
+        )
     if figures.lost:
         lost = ", ".join(f"{reason.replace('_', ' ')} {value:,.0f}" for reason, value in figures.lost.items())
         lines.append(f"{'Given up':<11}{lost}")

@@ -19,6 +19,7 @@ from tests.support.block_pool import BlockPool, PoolExhaustedError, chain_hashes
 from tests.support.capture import load_capture
 from tests.support.fake_engine_http import HttpFrontEnd
 from tests.support.fake_engine_publisher import FakePublisher
+from tests.support.fake_engine_report import Served, ServerFacts
 from tests.support.fake_engine_wire import WIRES
 
 
@@ -55,6 +56,8 @@ class FakeEngine(FakePublisher):
         hash_bytes: bool = False,
         hash_seed: str = "",
         dev_mode: bool = True,
+        eagle: bool = False,
+        facts: ServerFacts | None = None,
     ) -> None:
         super().__init__(
             port=port,
@@ -70,7 +73,13 @@ class FakeEngine(FakePublisher):
         )
         self.dev_mode = dev_mode
         self.pool = BlockPool(blocks)
+        self.facts = facts or ServerFacts(speculative=eagle)
+        self.served = Served()
+        self.ranks: list[FakeEngine] = [self]
+        """All data-parallel ranks that this one's HTTP server speaks for."""
+        self.told_endpoint = connect_to
         self.http_url = ""
+        self._eagle = eagle
         self._http_port = http_port
         self._waiting: list[dict[str, Any]] = []
         self._running: list[Request] = []
@@ -116,8 +125,13 @@ class FakeEngine(FakePublisher):
         size = self.block_size
         hashes = chain_hashes(tokens, size, seed=self._hash_seed, salt=salt, lora=lora)
         # As vLLM does, at least one token is computed: the last block is never a hit of a whole prompt.
-        blocks = self.pool.hit(hashes[: (len(tokens) - 1) // size])
+        blocks = self.pool.hit(hashes[: (len(tokens) - 1) // size]) if self.facts.caching else []
+        if self._eagle and blocks:
+            # The draft head needs the last hit block's hidden states, so it is computed again.
+            self.pool.release([blocks.pop()])
         hits = len(blocks)
+        self.served.prompts.append(len(tokens))
+        self.served.hits += hits * size
         try:
             fresh, evicted = self.pool.allocate(len(tokens) // size + 1 - hits)
         except PoolExhaustedError:
@@ -125,6 +139,8 @@ class FakeEngine(FakePublisher):
             raise
         blocks += fresh
         events = [self.removed([old]) for old in evicted]
+        if not self.facts.caching:
+            hashes = hashes[:hits]
         for block, block_hash in zip(blocks[hits:], hashes[hits:], strict=False):
             self.pool.cache(block, block_hash)
         if hashes[hits:]:
@@ -195,7 +211,7 @@ class FakeEngine(FakePublisher):
         """One scheduler step: publishes what is waiting and `events`; nothing if there is nothing."""
         batch = [*self._waiting, *events]
         self._waiting.clear()
-        if batch:
+        if batch and self.facts.publishes:
             await self.publish(batch)
 
     async def restart(self) -> None:
@@ -206,6 +222,8 @@ class FakeEngine(FakePublisher):
         self._waiting.clear()
         self._running.clear()
         self.pool = BlockPool(self.pool.capacity)
+        self.served = Served()
+        self.facts.started_s += 1.0
         await self._open()
 
 

@@ -3,8 +3,11 @@
 | route | as in vLLM |
 |---|---|
 | POST /v1/completions | `prompt` (token ids, or text: a token a byte), `max_tokens`, `cache_salt`, `model` |
-| POST /reset_prefix_cache | only in dev mode, otherwise 404 |
-| GET /health, GET /kv_event_sources | yes |
+| POST /tokenize | `prompt`: a token a byte |
+| POST /reset_prefix_cache, GET /server_info, GET /weight_info | only in dev mode, otherwise 404 |
+| header X-data-parallel-rank | names one of the engine's `ranks` |
+| GET /health, /v1/models, /version, /metrics | yes |
+| GET /kv_event_sources | since 0.32 |
 | POST /fake | no: `{"restart": true}` or any field of `Faults` |
 """
 
@@ -17,11 +20,19 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tests.support.block_pool import PoolExhaustedError
+from tests.support.fake_engine_report import (
+    NOT_ALLOWED,
+    NOT_FOUND,
+    compact,
+    metrics,
+    models,
+    server_info,
+    source,
+)
 
 if TYPE_CHECKING:
     from tests.support.fake_engine import FakeEngine
 
-BASE_MODEL = "fake"
 _REQUEST_TIMEOUT_S = 10.0
 _MAX_BODY_BYTES = 8 << 20
 
@@ -48,9 +59,10 @@ class HttpFrontEnd:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 status, answer = await self._respond(reader)
-                body = json.dumps(answer).encode()
+                body = answer.encode() if isinstance(answer, str) else compact(answer)
+                kind = "text/plain; version=0.0.4" if isinstance(answer, str) else "application/json"
                 head = (
-                    f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
+                    f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n"
                     f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
                 )
                 writer.write(head.encode() + body)
@@ -78,50 +90,73 @@ class HttpFrontEnd:
             body = json.loads(raw) if raw else {}
         except ValueError:
             return "400 Bad Request", {"detail": "body is not JSON"}
-        return await self._route(f"{method} {target.partition('?')[0]}", body)
+        path = target.partition("?")[0]
+        key = self._engine.facts.api_key
+        if key is not None and path.startswith("/v1") and headers.get("authorization") != f"Bearer {key}":
+            return "401 Unauthorized", {"error": "Unauthorized"}
+        rank = headers.get("x-data-parallel-rank", "0")
+        return await self._route(f"{method} {path}", body, int(rank) if rank.isdigit() else 0)
 
-    async def _route(self, route: str, body: Any) -> tuple[str, object]:
+    async def _route(self, route: str, body: Any, rank: int) -> tuple[str, object]:
         engine = self._engine
         match route:
             case "GET /health":
                 return "200 OK", {}
+            case "GET /v1/models":
+                return "200 OK", models(engine.facts)
+            case "GET /version":
+                return "200 OK", {"version": f"{engine.wire.version}.0"}
+            case "GET /metrics":
+                ranks = [(one.rank, one.block_size, one.pool.capacity, one.served) for one in engine.ranks]
+                return "200 OK", metrics(engine.facts, ranks)
             case "GET /kv_event_sources" if engine.wire.version == "0.32":
-                source = {
-                    "enable_kv_cache_events": True,
-                    "publisher": "zmq",
-                    "endpoint": engine.endpoint,
-                    "replay_endpoint": engine.replay_endpoint,
-                    "topic": engine.topic,
+                told = engine.ranks if engine.facts.publishes else ()
+                return "200 OK", {str(one.rank): _source(one) for one in told}
+            case "GET /server_info" if engine.dev_mode and engine.wire.version == "0.32":
+                return "200 OK", server_info(engine.facts, engine.block_size, engine.pool.capacity)
+            case "GET /weight_info" if engine.dev_mode and engine.wire.version == "0.32":
+                return "200 OK", {"weight_version": engine.facts.weight_version}
+            case "POST /tokenize":
+                ids = list(str(body.get("prompt", "")).encode())
+                return "200 OK", {
+                    "count": len(ids),
+                    "max_model_len": 4_096,
+                    "tokens": ids,
+                    "token_strs": None,
                 }
-                return "200 OK", {str(engine.rank): source}
+            case "GET /reset_prefix_cache" if engine.dev_mode:
+                return "405 Method Not Allowed", NOT_ALLOWED
             case "POST /reset_prefix_cache" if engine.dev_mode:
                 return "200 OK", {"success": engine.reset()}
             case "POST /v1/completions":
-                return await self._complete(body)
+                return await self._complete(body, rank)
             case "POST /fake":
                 return await self._fake(body)
             case _:
-                return "404 Not Found", {"detail": "Not Found"}
+                return "404 Not Found", NOT_FOUND
 
-    async def _complete(self, body: Any) -> tuple[str, object]:
+    async def _complete(self, body: Any, rank: int) -> tuple[str, object]:
         prompt = body.get("prompt")
         tokens = list(prompt.encode()) if isinstance(prompt, str) else prompt
         if not isinstance(tokens, list) or not tokens or not all(isinstance(one, int) for one in tokens):
             return "400 Bad Request", {"detail": "prompt must be text or token ids"}
         count = int(body.get("max_tokens", 1))
-        model = body.get("model", BASE_MODEL)
+        facts = self._engine.facts
+        model = body.get("model", facts.model)
+        engine = next((one for one in self._engine.ranks if one.rank == rank), self._engine)
         # The last token ends a request and is never computed, so it fills no block.
         output = [tokens[index % len(tokens)] for index in range(count)]
         try:
-            request = await self._engine.complete(
+            request = await engine.complete(
                 tokens,
                 generate=output[:-1],
                 salt=body.get("cache_salt"),
-                lora=None if model == BASE_MODEL else model,
+                lora=None if model in (facts.model, *facts.aliases) else model,
                 session=body.get("session_id"),
             )
         except PoolExhaustedError as error:
             return "503 Service Unavailable", {"detail": str(error)}
+        details = {"cached_tokens": request.cached_tokens, "created_cache_tokens": None}
         return "200 OK", {
             "object": "text_completion",
             "model": model,
@@ -129,7 +164,8 @@ class HttpFrontEnd:
             "usage": {
                 "prompt_tokens": len(tokens),
                 "completion_tokens": count,
-                "prompt_tokens_details": {"cached_tokens": request.cached_tokens},
+                "total_tokens": len(tokens) + count,
+                "prompt_tokens_details": details if facts.details else None,
             },
         }
 
@@ -143,3 +179,11 @@ class HttpFrontEnd:
         if body.get("restart"):
             await self._engine.restart()
         return "200 OK", {"next_seq": self._engine.next_seq}
+
+
+def _source(engine: FakeEngine) -> dict[str, Any]:
+    """Addresses as the engine was told them: its own sockets bind every interface."""
+    if engine.told_endpoint is not None:
+        return source(engine.told_endpoint, engine.replay_endpoint, engine.topic)
+    port, replay = (at.rpartition(":")[2] for at in (engine.endpoint, engine.replay_endpoint))
+    return source(f"tcp://*:{port}", f"tcp://*:{replay}", engine.topic)

@@ -10,7 +10,7 @@ from events.chain import MODULUS, sha256
 from events.codec import dump
 from events.fold.registry import Registry
 from events.identity import pack_tokens, profile_digest, root_parent
-from events.ids import Basis, EvictReason, Role, Tier
+from events.ids import Alarm, Basis, EvictReason, Role, Tier
 from events.keyring import KeyRing
 from events.model.batch import ControlPosition
 from events.model.control import DomainCreated, Registered
@@ -118,6 +118,7 @@ class Hook:
         next_seq: int | None = None,
         prev: bytes | None = None,
         load: Load | None = None,
+        alarm: Alarm | None = None,
     ) -> bytes:
         """This stream's pulse, echoing the newest beacon unless told otherwise."""
         b = self.builder
@@ -139,6 +140,7 @@ class Hook:
             echo=echo or self.world.newest,
             checksums=stated if checksums else (),
             load=load,
+            alarm=alarm,
         )
         value = dump(Pulse(worker=b.worker, ranks=(rank,)))
         self.world.view.apply_pulse(value, self.world.now_ns)

@@ -42,6 +42,8 @@ def test_the_canary_and_what_is_near_a_bound_are_named() -> None:
         "Streams    unknown events 2; /v1/workers names them",
         "Given up   watcher too slow 2, shed streams 3",
     ]
+    silent = parse(PAGE.replace('{trouble="gap"} 0.0', '{trouble="unpublished"} 1.0'))
+    assert "Engines    ALARM: 1 serve requests" in lines_of(silent)[3]
     alarmed = parse(PAGE.replace("violations_total 0.0", "violations_total 2.0"))
     assert lines_of(alarmed)[0].endswith("; ALARM: 2 times fresher than true")
 
