@@ -33,6 +33,8 @@ POSITION_KEYS = (
     "rope_theta",
     "rotary_pct",
 )
+START_SLACK_S = 2.0
+"""A process' start is told from the machine's, in whole seconds; vLLM reads its files well after that."""
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _TEXT = 1_900
 
@@ -91,7 +93,7 @@ def _revision(report: EngineReport, files: ModelFiles | None) -> tuple[str | Non
         return None, "the engine runs with random weights (--load-format dummy)"
     found = report.setting("model_config", "revision")
     if files is not None:
-        if report.started_s is not None and files.newest_s > report.started_s:
+        if report.started_s is not None and files.newest_s > report.started_s + START_SLACK_S:
             return None, f"files in {files.folder} are newer than the engine's process"
         found = f"hf:{files.commit}" if files.commit else files.weights
         if found is None:
