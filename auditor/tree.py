@@ -7,10 +7,12 @@ that a wanted proof is made of. A proof therefore takes one pass over the leaves
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 
 HASH_BYTES = 32
 EMPTY_ROOT = hashlib.sha256(b"").digest()
+MAX_LEAVES = (1 << 63) - 1
 MAX_PROOF_HASHES = 63
 """No proof of a tree with fewer than 2^63 leaves is longer (RFC 6962 2.1.1; C2SP tlog-witness)."""
 
@@ -188,3 +190,40 @@ def verify_consistency(old: int, new: int, proof: Sequence[bytes], old_root: byt
         else:
             newer = node_hash(newer, sibling)
     return older == old_root and newer == new_root
+
+
+def subset_ranges(shown: Sequence[int], size: int) -> list[Range]:
+    """The largest subtrees of a tree of `size` leaves that hold none of the `shown` (ascending) ones, from left to
+    right: their roots and the shown leaves give the tree's root. For one leaf that is its inclusion proof."""
+    found: list[Range] = []
+    todo = [(0, size)] if size else []
+    while todo:
+        start, end = todo.pop()
+        if bisect_left(shown, start) == bisect_left(shown, end):
+            found.append((start, end))
+        elif end - start > 1:
+            middle = start + _split(end - start)
+            todo += [(middle, end), (start, middle)]
+    return found
+
+
+def subset_root(shown: Mapping[int, bytes], size: int, hashes: Sequence[bytes]) -> bytes | None:
+    """Root of a tree of `size` leaves from some of its leaf hashes and the roots of `subset_ranges`; None if they
+    don't fit together. Never raises."""
+    indexes = sorted(shown)
+    if not 0 < size <= MAX_LEAVES or not indexes or indexes[0] < 0 or indexes[-1] >= size:
+        return None
+    ranges = subset_ranges(indexes, size)
+    if len(ranges) != len(hashes) or not _hashes(*hashes, *shown.values()):
+        return None
+    known: dict[Range, bytes] = dict(zip(ranges, hashes, strict=True))
+    known.update({(index, index + 1): leaf for index, leaf in shown.items()})
+    return _join(known, 0, size)
+
+
+def _join(known: Mapping[Range, bytes], start: int, end: int) -> bytes:
+    root = known.get((start, end))
+    if root is not None:
+        return root
+    middle = start + _split(end - start)
+    return node_hash(_join(known, start, middle), _join(known, middle, end))

@@ -35,6 +35,7 @@ COMMANDS = (
     "controller",
     "delete",
     "audit",
+    "witness",
     "domain",
     "limit",
     "holder",
