@@ -104,9 +104,7 @@ def make_anchor(main: MainLog, note: Note, policy: WitnessPolicy, starts: Mappin
 def appraise(anchor: Anchor, found: Settled) -> Anchoring:
     """What a checkpoint is worth for a log that was read whole. `found`: how the records fit its segments."""
     gaps = [*found.uncovered]
-    gaps += [
-        f"{one.topic}/{one.partition} from {one.first} to {one.next}: not sealed yet" for one in found.new
-    ]
+    gaps += [f"{one.topic}/{one.partition} from {one.first}: not sealed yet" for one in found.new]
     return Anchoring(
         checkpoint=not gaps,
         witnessed=anchor.policy.count(anchor.note),

@@ -22,10 +22,9 @@ from events.ids import Role, VerdictKind, VerdictReason
 from events.kafka.connection import RawRecord
 from events.model.audit import AuditRecord, AuditStatement, CheckpointSigned, Segment
 from events.signing import Signer
+from tests.support.bundle import AUDITOR, OPERATOR, first_says, second_says
 from tests.support.deletion_case import Fleet, reasons
 
-AUDITOR = Signer.from_seed(sha256(b"auditor"))
-OPERATOR = Signer.from_seed(sha256(b"operator"))
 WITNESSES = [Signer.from_seed(sha256(f"witness {n}".encode())) for n in range(3)]
 KEYS = [NoteKey(f"w{n}.example", one.public_key, KeyKind.COSIGNATURE) for n, one in enumerate(WITNESSES)]
 
@@ -94,7 +93,9 @@ class Anchored:
         verdict = judge(evidence, log.frontier(), anchoring=appraise(anchor, self.settle()))
         control = [one for one in self.raw() if one.topic == "kv.control"]
         events = [one for one in self.raw() if one.topic == "kv.events"]
-        return make_bundle(verdict, evidence, control, events, AUDITOR, anchor)
+        made = make_bundle(verdict, evidence, control, events, AUDITOR, anchor)
+        assert first_says(made, OPERATOR.public_key) == second_says(made, OPERATOR.public_key) == verdict.kind
+        return made
 
 
 @pytest.fixture
@@ -198,6 +199,7 @@ def test_an_auditor_who_shows_other_segments_or_hides_a_record_is_caught(anchore
         at = max(i for i, one in enumerate(lines) if mark in one)
         with pytest.raises(BundleError):
             verify_bundle(resigned(lines[:at] + lines[at + 1 :]), OPERATOR.public_key)
+        assert second_says(resigned(lines[:at] + lines[at + 1 :]), OPERATOR.public_key) == "invalid"
     at = next(i for i, one in enumerate(lines) if b'"t":"segment"' in one)
     document = json.loads(lines[at]) | {"root": "00" * 32}
     with pytest.raises(BundleError, match="segments"):
