@@ -21,6 +21,7 @@ from events.kafka.connection import RawRecord
 from events.signing import verify
 from events.topic import CONTROL, EVENTS
 from kvledger.control import connection
+from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import load_signer
 from kvledger.settings import Settings
 from kvledger.witnessing import Witnesses, load_witnesses
@@ -41,6 +42,7 @@ class CheckpointMade:
     problems: list[str]
     witnessed: int
     witnesses: int
+    quorum: int
     complaints: list[str] = field(default_factory=list)
 
 
@@ -101,7 +103,7 @@ async def _witnessed(sealer: Sealer, witnesses: Witnesses) -> list[str]:
 
 async def make_checkpoint(settings: Settings) -> CheckpointMade:
     """Seals all records that are new since the last checkpoint, and only reads those of kv.events. kv.control is
-    read and compared whole. Raises LogUnavailableError, KeyFileError."""
+    read and compared whole. Raises LogUnavailableError, KeyFileError, CommandError if nobody has begun the log."""
     log, registry = AuditedLog(connection(settings)), ControlFold(verify)
     control: list[RawRecord] = []
 
@@ -112,6 +114,12 @@ async def make_checkpoint(settings: Settings) -> CheckpointMade:
     try:
         await log.start()
         await log.read_control(take)
+        if not registry.log:
+            raise CommandError(
+                "the log has no genesis record",
+                advice="run `kvledger up` once",
+                exit_code=ExitCode.CONFIGURATION,
+            )
         starts = await log.open_events(registry.partitions or settings.partitions)
         async with sealing(settings, registry) as sealer:
             main = sealer.main
@@ -150,6 +158,7 @@ async def make_checkpoint(settings: Settings) -> CheckpointMade:
                 problems=[*main.problems, *settled.problems],
                 witnessed=witnesses.policy.count(head) if head is not None else 0,
                 witnesses=len(witnesses.policy.keys),
+                quorum=witnesses.policy.quorum,
                 complaints=complaints,
             )
     finally:

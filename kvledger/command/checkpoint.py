@@ -20,7 +20,8 @@ def checkpoint(
 
     Reads only what is new of kv.events, and kv.control whole. Prints the checkpoint, a C2SP signed note that
     anybody may keep; the witnesses are those of witnesses.json below the home folder. Run it as often as records
-    should become tamper-evident. Exit code 1 if the log contradicts what was sealed before.
+    should become tamper-evident. Exit code 1 if the log contradicts what was sealed before, or if fewer witnesses
+    than the quorum have cosigned.
 
     Example: kvledger audit checkpoint
     """
@@ -41,5 +42,11 @@ def checkpoint(
         raise CommandError(
             f"the log contradicts its checkpoints: {made.problems[0]}",
             advice="find out who changed it; restore it from an archive or begin a new log",
+            exit_code=ExitCode.FAILED,
+        )
+    if made.witnessed < made.quorum:
+        raise CommandError(
+            f"{made.witnessed} of {made.quorum} witnesses that are needed have cosigned the checkpoint",
+            advice="run it again when they answer",
             exit_code=ExitCode.FAILED,
         )

@@ -21,6 +21,7 @@ from events.codec import dump
 from events.ids import Role, VerdictKind, VerdictReason
 from events.kafka.connection import RawRecord
 from events.model.audit import AuditRecord, AuditStatement, CheckpointSigned, Segment
+from events.model.control import Granted, Revoked
 from events.signing import Signer
 from tests.support.bundle import AUDITOR, OPERATOR, first_says, second_says
 from tests.support.deletion_case import Fleet, reasons
@@ -252,6 +253,22 @@ def test_only_auditors_of_this_log_extend_it() -> None:
     many = statement.segments[0].model_copy(update={"records": 10_000})
     for bad in (gap, many):
         assert not made.main().take(audit_record(statement.model_copy(update={"segments": (bad,)})))
+
+
+def test_what_a_revoked_auditor_sealed_stays_and_the_next_one_signs_the_head(anchored: Anchored) -> None:
+    control = anchored.fleet.log.control
+    heir = Signer.from_seed(sha256(b"the next auditor"))
+    size = anchored.main().size
+    control.append(Granted(public_key=heir.public_key, roles=(Role.AUDITOR,), label="next"), Role.OPERATOR)
+    control.append(Revoked(public_key=AUDITOR.public_key), Role.OPERATOR)
+    assert anchored.main().size == size
+    assert anchored.main().head() is None
+    note = anchored.main().sign_head(heir)
+    anchored.audit.append(audit_record(CheckpointSigned(log="log-test", note=note.to_bytes().decode()), heir))
+    head = anchored.main().head()
+    assert head is not None
+    assert head.signed_by(NoteKey(origin("log-test"), heir.public_key))
+    assert head.signed_by(NoteKey(origin("log-test"), AUDITOR.public_key))
 
 
 def test_heads_are_consistent_and_a_checkpoint_over_another_tree_is_a_problem(anchored: Anchored) -> None:
