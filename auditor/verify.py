@@ -31,7 +31,8 @@ _GARBLED = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflo
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A bundle that holds. `signer` is the auditor's key id; `anchor` says whose key vouched for it; `checked`
-    is the checkpoint that the evidence was checked against, None if it carries none."""
+    is the checkpoint that the evidence was checked against, None if it carries none; `by_digest` is how many
+    records it shows by digests alone, which concern nobody in scope by the auditor's word."""
 
     verdict: Verdict
     signer: str
@@ -39,6 +40,7 @@ class Verified:
     payload: bytes
     checked: Anchor | None
     anchoring: Anchoring
+    by_digest: int
 
     def witnessed(self, policy: WitnessPolicy) -> int:
         """How many of the reader's own witnesses have cosigned the whole log that the verdict rests on."""
@@ -86,7 +88,7 @@ def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_
         raise BundleError(
             f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
         )
-    return Verified(found, signer, vouched, payload, checked, anchoring)
+    return Verified(found, signer, vouched, payload, checked, anchoring, sum(map(_by_digest, lines)))
 
 
 def _control(lines: list[dict[str, Any]]) -> ControlFold:
@@ -182,6 +184,10 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
         elif kind != "leaf":
             raise BundleError("the evidence holds a line of an unknown kind")
     return evidence
+
+
+def _by_digest(line: dict[str, Any]) -> bool:
+    return "d" in line if line["t"] == "control" else line["t"] in ("unreadable", "stranger", "leaf")
 
 
 def _anchor(registry: ControlFold, lines: list[dict[str, Any]]) -> Anchor | None:

@@ -152,11 +152,19 @@ def verify(
         raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
     witnessed = verified.witnessed(mine)
     if as_json:
-        found = {"signer": verified.signer, "anchor": verified.anchor, "witnessed": witnessed}
+        found = {
+            "signer": verified.signer,
+            "anchor": verified.anchor,
+            "witnessed": witnessed,
+            "by_digest": verified.by_digest,
+        }
         typer.echo(json.dumps({**found, **_document(verified.verdict)}))
     else:
         typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
         _print(verified.verdict)
+        if verified.by_digest:
+            word = "the auditor's word says that they concern nobody in scope"
+            typer.echo(f"  {verified.by_digest} records are shown by digests alone; {word}")
         if mine.keys:
             typer.echo(f"  {witnessed} of the {len(mine.keys)} witnesses given have cosigned its log")
     if verified.verdict.kind == "PROVEN" and witnessed < mine.quorum:

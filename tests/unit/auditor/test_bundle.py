@@ -222,3 +222,8 @@ def test_the_envelope_is_a_dsse_envelope_around_an_in_toto_statement(fleet: tupl
     statement = json.loads(payload)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicate"]["verdict"]["kind"] == "PROVEN"
+
+
+def test_what_is_shown_by_digests_alone_is_counted(fleet: tuple[AuditLog, int]) -> None:
+    """Umbrella's request names its principal; that and the garbage in kv.control are sealed."""
+    assert verify_bundle(bundle(*fleet), OPERATOR.public_key).by_digest == 2
