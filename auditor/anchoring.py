@@ -102,14 +102,16 @@ def make_anchor(main: MainLog, note: Note, policy: WitnessPolicy, starts: Mappin
 
 
 def appraise(anchor: Anchor, found: Settled) -> Anchoring:
-    """What a checkpoint is worth for a log that was read whole. `found`: how the records fit its segments."""
+    """What a checkpoint is worth for a log that was read whole. `found`: how the records fit its segments. Witnesses
+    of a checkpoint that doesn't cover every record, or is contradicted, have seen another log: they don't count."""
     gaps = [*found.uncovered]
     gaps += [f"{one.topic}/{one.partition} from {one.first}: not sealed yet" for one in found.new]
+    problems = (*anchor.said, *found.problems)
     return Anchoring(
         checkpoint=not gaps,
-        witnessed=anchor.policy.count(anchor.note),
+        witnessed=anchor.policy.count(anchor.note) if not gaps and not problems else 0,
         witnesses=len(anchor.policy.keys),
         quorum=anchor.policy.quorum,
-        problems=(*anchor.said, *found.problems),
+        problems=problems,
         gap=gaps[0] if gaps else "",
     )

@@ -83,7 +83,11 @@ class PartitionWatch:
         found, start = Settled(), self._start
         topic, partition = self._where
         name = f"{topic}/{partition}"
+        reached = start
         for index, segment in enumerate(self._sealed):
+            if segment.first > reached:
+                found.uncovered.append(f"{name} from {reached} to {segment.first}: in no segment")
+            reached = max(reached, segment.next)
             if segment.next > end:
                 found.problems.append(f"{name} ends at {end}, records up to {segment.next} were sealed")
                 break
@@ -96,8 +100,6 @@ class PartitionWatch:
             tree = self._read.get(index, _NOTHING)
             if (tree.size, tree.root()) != (segment.records, segment.root):
                 found.problems.append(f"{name} from {segment.first} to {segment.next} is not what was sealed")
-        if self._sealed and start < self._sealed[0].first:
-            found.uncovered.append(f"{name} from {start} to {self._sealed[0].first}: never sealed")
         if end > self._open.first:
             self._close(end)
         found.new = self._new

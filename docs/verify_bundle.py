@@ -1896,7 +1896,8 @@ def check_anchor(
     keys = [witness_key(str(one)) for one in anchor["witnesses"]]
     quorum = int(anchor["quorum"])
     need(len({key for _, key in keys}) == len(keys) and 0 <= quorum <= len(keys))
-    witnessed = sum(note_holds(note, given, key, 4) for given, key in keys)
+    covered = not uncovered and not unsealed and not problems
+    witnessed = sum(covered and note_holds(note, given, key, 4) for given, key in keys)
     told = f"anchoring: witnessed {witnessed} of {len(keys)}" if keys else "anchoring: checkpoint"
     if uncovered or unsealed:
         told = f"anchoring: none ({(uncovered + unsealed)[0]})"
@@ -1912,8 +1913,12 @@ def fit(
     name = f"{where[0]}/{where[1]}"
     problems: list[str] = []
     uncovered: list[str] = []
+    reached = start
     for one in segments:
         low, high = one["first"], one["next"]
+        if low > reached:
+            uncovered.append(f"{name} from {reached} to {low}: in no segment")
+        reached = max(reached, high)
         if high > end:
             problems.append(name)
             break
@@ -1923,8 +1928,6 @@ def fit(
                 problems.append(name)
         elif high > start:
             uncovered.append(f"{name} from {start} to {high}: its segment's start is gone")
-    if segments and start < segments[0]["first"]:
-        uncovered.append(f"{name} from {start} to {segments[0]['first']}: never sealed")
     behind = max(segments[-1]["next"] if segments else start, start)
     return problems, uncovered, [f"{name} from {behind}: not sealed yet"] if end > behind else []
 

@@ -23,7 +23,7 @@ from events.kafka.connection import RawRecord
 from events.model.audit import AuditRecord, AuditStatement, CheckpointSigned, Segment
 from events.model.control import Granted, Revoked
 from events.signing import Signer
-from tests.support.bundle import AUDITOR, OPERATOR, first_says, second_says
+from tests.support.bundle import AUDITOR, OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import Fleet, reasons
 
 WITNESSES = [Signer.from_seed(sha256(f"witness {n}".encode())) for n in range(3)]
@@ -148,6 +148,18 @@ def test_records_behind_the_checkpoint_are_not_anchored(anchored: Anchored) -> N
     assert line(anchored.bundle()) == "anchoring: checkpoint"
 
 
+def test_witnesses_of_a_checkpoint_that_does_not_cover_all_do_not_count(anchored: Anchored) -> None:
+    anchored.policy = make_policy([str(key) for key in KEYS], 1)
+    anchored.seal(0, 1, 2)
+    assert line(anchored.bundle()) == "anchoring: witnessed 3 of 3"
+    anchored.fleet.a.store("umbrella", 50)
+    verdict = verify_bundle(anchored.bundle(), OPERATOR.public_key).verdict
+    assert (verdict.kind, reasons(verdict)) == (
+        VerdictKind.UNPROVABLE,
+        {VerdictReason.WITNESS_QUORUM_MISSING},
+    )
+
+
 def test_a_record_that_was_changed_after_it_was_sealed_is_named(anchored: Anchored) -> None:
     hook = anchored.fleet.a
     records = anchored.fleet.log.events[hook.partition]
@@ -218,6 +230,31 @@ def test_an_auditor_who_shows_other_segments_or_hides_a_record_is_caught(anchore
         verify_bundle(
             resigned([*lines[:at], json.dumps(document).encode(), *lines[at + 1 :]]), OPERATOR.public_key
         )
+
+
+def test_a_segment_that_is_left_out_leaves_its_records_without_an_anchor(anchored: Anchored) -> None:
+    """Its hash may stand for it, but then nothing of its records is shown to be what was sealed."""
+    main = anchored.main()
+    head = main.head()
+    assert head is not None
+    whole = make_anchor(main, head, anchored.policy, {})
+    for left_out in whole.segments:
+        shown = {index: one for index, one in whole.segments.items() if index != left_out}
+        ranges = subset_ranges(sorted(shown), main.size)
+        anchor = replace(whole, segments=shown, hashes=tuple(Tree(ranges).extend(main.leaves).proof(ranges)))
+        assert anchor.holds("log-test")
+        watch = LogWatch(shown.values(), {})
+        for one in anchored.raw():
+            leaf = raw_leaf(one.offset, one.value, one.signature)
+            watch.take((one.topic, one.partition), one.offset, leaf)
+        ends = {(one.topic, one.partition): one.offset for one in anchored.fleet.log.frontier()}
+        found = appraise(anchor, watch.settle(ends))
+        assert not found.checkpoint
+        assert "in no segment" in found.gap or "not sealed yet" in found.gap
+        log = anchored.fleet.log
+        made = bundle(log, anchored.fleet.request, anchor=anchor, anchoring=found)
+        assert first_says(made, OPERATOR.public_key) == second_says(made, OPERATOR.public_key) == "PROVEN"
+        assert found.line in verify_bundle(made, OPERATOR.public_key).verdict.assumptions
 
 
 def test_no_other_tenant_is_in_an_anchored_bundle(anchored: Anchored) -> None:
