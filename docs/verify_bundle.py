@@ -1719,7 +1719,7 @@ class Trial:
             acks = [case.acks[d] for d in self.domains if d in case.acks] if case is not None else []
             done = bool(acks) and len(acks) == len(self.domains)
             done = done and all(ack["standing"]["old_left"] == 0 for ack in acks)
-            last = max(acks, key=lambda ack: int(ack["seq"]), default={})
+            last: Json = max(acks, key=lambda ack: int(ack["seq"]), default={})
             told = (*(last.get(name) for name in ("seq", "offset", "installed", "nonce")),)
             left = sum(ack["standing"]["old_left"] for ack in acks) if acks else None
             removed = sum(ack["standing"]["removed"] for ack in acks)
