@@ -1,8 +1,10 @@
 """A bundle: a signed statement, and below it the evidence that lets anybody recompute its verdict.
 
 One file of JSON lines. Line 1 is the DSSE envelope, which names the SHA-256 of all bytes below. Then
-`format`, the alias `key` of each domain in scope, every `control` record (whole; its body withheld; or
-sealed, that is by digests only), and of each stream the header lines with part 0 and the parts in scope.
+`format`, the `anchor` and its `segment`s if the log has a checkpoint, the alias `key` of each domain in scope,
+every `control` record (whole; its body withheld; or sealed, that is by digests only), and of each stream the
+header lines with part 0 and the parts in scope. An anchored bundle has a line for every record, so that every
+segment's root can be computed again; of what concerns no stream that is the record's leaf hash alone.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
+from auditor.anchoring import Anchor
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.proof import make_statement, seal
-from auditor.record import UnreadableRecord, read_record
+from auditor.record import StreamRecord, UnreadableRecord, read_record
 from auditor.registry import REGISTRY_KINDS, Ignored
+from auditor.segment import raw_leaf
 from events.chain import sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
@@ -44,10 +48,11 @@ def make_bundle(
     control: Sequence[RawRecord],
     events: Iterable[RawRecord],
     signer: Signer,
+    anchor: Anchor | None = None,
 ) -> bytes:
     """The whole file. `control` and `events` are raw records up to the verdict's frontier, `events` in offset
     order within each partition; everything of other tenants is left out here."""
-    lines = [_line(one) for one in _evidence_lines(evidence, control, events)]
+    lines = [_line(one) for one in _evidence_lines(evidence, control, events, anchor)]
     body = b"".join(lines)
     log, request = evidence.registry.log, evidence.request
     payload = make_statement(verdict, log, request.record_sha256, sha256(body))
@@ -59,7 +64,7 @@ def _line(document: dict[str, object]) -> bytes:
 
 
 def _evidence_lines(
-    evidence: Evidence, control: Sequence[RawRecord], events: Iterable[RawRecord]
+    evidence: Evidence, control: Sequence[RawRecord], events: Iterable[RawRecord], anchor: Anchor | None
 ) -> Iterator[dict[str, object]]:
     yield {
         "t": "format",
@@ -67,6 +72,8 @@ def _evidence_lines(
         "request": evidence.request.number,
         "starts": {str(p): offset for p, offset in sorted(evidence.partition_starts.items())},
     }
+    if anchor is not None:
+        yield from anchor_lines(anchor)
     for domain in sorted(evidence.scope_domains & set(evidence.alias_keys)):
         yield {"t": "key", "domain": domain, "alias_key": evidence.alias_keys[domain].hex()}
     ignored = {one.offset: one for one in evidence.registry.ignored}
@@ -74,9 +81,23 @@ def _evidence_lines(
     for record in control:
         yield curtain.control_line(record, ignored.get(record.offset))
     for record in events:
-        line = event_line(record, evidence)
+        line = event_line(record, evidence, anchored=anchor is not None)
         if line is not None:
             yield line
+
+
+def anchor_lines(anchor: Anchor) -> Iterator[dict[str, object]]:
+    """The checkpoint, whose cosignatures count, and every segment that is shown."""
+    yield {
+        "t": "anchor",
+        "note": anchor.note.to_bytes().decode(),
+        "witnesses": [str(key) for key in anchor.policy.keys],
+        "quorum": anchor.policy.quorum,
+        "hashes": [one.hex() for one in anchor.hashes],
+        "said": list(anchor.said),
+    }
+    for index, segment in sorted(anchor.segments.items()):
+        yield {"t": "segment", "i": index, **segment.model_dump(mode="json")}
 
 
 class Curtain:
@@ -140,34 +161,34 @@ class Curtain:
                 return False
 
 
-def event_line(record: RawRecord, evidence: Evidence) -> dict[str, object] | None:
-    """What a bundle shows of one record of kv.events; None if it concerns no stream."""
+def event_line(record: RawRecord, evidence: Evidence, *, anchored: bool) -> dict[str, object] | None:
+    """What a bundle shows of one record of kv.events; None if it concerns no stream and nothing is `anchored`."""
     where: dict[str, object] = {"p": record.partition, "o": record.offset}
+    leaf = {"l": raw_leaf(record.offset, record.value, record.signature).hex()} if anchored else {}
     read = read_record(record.partition, record.offset, record.value, record.signature, evidence.wanted)
-    if read.stream is None:
-        return None
-    epoch = evidence.registry.epochs.get(read.stream)
+    epoch = None if read.stream is None else evidence.registry.epochs.get(read.stream)
+    if isinstance(read, StreamRecord) and epoch is None:
+        return {"t": "stranger", **where, "stream": list(read.stream), **leaf}
+    if epoch is None or (isinstance(read, StreamRecord) and epoch.body.partition != record.partition):
+        return {"t": "leaf", **where, **leaf} if anchored else None
     if isinstance(read, UnreadableRecord):
-        if epoch is None:
-            return None
         return where | {
             "t": "unreadable",
-            "stream": list(read.stream),
+            "stream": list(epoch.stream),
             "seq": read.seq,
             "x": read.header_sha256.hex(),
             "reason": read.reason,
+            **leaf,
         }
-    if epoch is None:
-        return where | {"t": "stranger", "stream": list(read.stream)}
-    if epoch.body.partition != record.partition:
-        return None
     lines = record.value.split(b"\n")
     shown = wanted_parts(evidence, read.header)
+    rest = {"r": sha256(split_lines(record.value)[1]).hex()} if len(shown) < len(lines) - 1 else {}
     return where | {
         "t": "event",
         "h": lines[0].decode(),
         "s": None if record.signature is None else base64.b64encode(record.signature).decode(),
         "b": {str(index): lines[index + 1].decode() for index in shown},
+        **(rest if anchored else {}),
     }
 
 

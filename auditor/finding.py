@@ -104,6 +104,8 @@ CURES: dict[VerdictReason, str] = {
     VerdictReason.UNPARSEABLE_RECORD: "upgrade the auditor, or ask the hook for a snapshot",
     VerdictReason.DELETE_REFUSED: "do what the hook asks for, or end the engine life and attest its exit",
     VerdictReason.SIGNATURE_INVALID: "find who wrote it; a stream needs a new epoch under a certified key",
+    VerdictReason.CHECKPOINT_UNVERIFIED: "find out who changed the log; restore it from an archive or begin a new one",
+    VerdictReason.WITNESS_QUORUM_MISSING: "let enough of the configured witnesses cosign, then audit again",
     VerdictReason.NOT_EVALUATED: "meet the other conditions first, then audit again",
 }
 """What people can do about each reason; a more precise cure, such as a hook's own, takes its place."""

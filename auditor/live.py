@@ -10,13 +10,14 @@ from auditor.finding import Verdict
 from auditor.log import AuditedLog, frontier
 from auditor.record import read_record
 from auditor.registry import ControlFold, RequestRead
+from auditor.segment import LogWatch, Partition, Settled, raw_leaf
 from auditor.verdict import judge, wants_nonce
 from events.errors import KvledgerError
 from events.ids import VerdictKind
 from events.kafka.connection import LogUnavailableError, RawRecord
-from events.model.audit import PartitionPosition
+from events.model.audit import PartitionPosition, Segment
 from events.signing import Verify
-from events.topic import DEFAULT_PARTITIONS
+from events.topic import CONTROL, DEFAULT_PARTITIONS, EVENTS
 
 AppendNonce = Callable[[int], Awaitable[int]]
 """Request number -> offset of the signed audit nonce that was written for it."""
@@ -57,6 +58,9 @@ class LiveAudit:
         self.frontier: tuple[PartitionPosition, ...] = ()
         self.evidence: dict[int, Evidence] = {}
         self.ends: dict[int, int] = {}
+        self.starts: dict[Partition, int] = {}
+        self.watch: LogWatch | None = None
+        self._sealed: Sequence[Segment] | None = None
         self._keys = dict(keys)
         self._verify = verify
         self._monotonic_s = monotonic_s
@@ -101,10 +105,34 @@ class LiveAudit:
 
     async def _anew(self, numbers: Sequence[int]) -> None:
         await self.log.stop()
+        sealed, self.watch = self._sealed, None
         self.registry = ControlFold(self._verify)
         self.control, self.frontier, self.evidence, self.ends = [], (), {}, {}
         await self.open()
         self._must_know(numbers)
+        if sealed is not None:
+            await self.attach(sealed)
+
+    async def attach(self, sealed: Sequence[Segment]) -> None:
+        """Compares everything that is read from now on, from the log's start, with these segments. Raises
+        LogUnavailableError."""
+        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+        self.starts = {(EVENTS.name, partition): start for partition, start in starts.items()}
+        self.starts[CONTROL.name, 0] = self.registry.start or 0
+        self.watch, self._sealed = LogWatch(sealed, self.starts), sealed
+        for record in self.control:
+            self._watch(CONTROL.name, record)
+        self.evidence = {}
+
+    def settle(self) -> Settled:
+        """How the log fits the segments, as of the last round's frontier."""
+        assert self.watch is not None, "attach first"
+        return self.watch.settle({(one.topic, one.partition): one.offset for one in self.frontier})
+
+    def _watch(self, topic: str, record: RawRecord) -> None:
+        if self.watch is not None:
+            leaf = raw_leaf(record.offset, record.value, record.signature)
+            self.watch.take((topic, record.partition), record.offset, leaf)
 
     async def _round(self, numbers: Sequence[int]) -> None:
         """Moves the frontier to the log's end. Domains that appeared in a scope make it start over."""
@@ -114,6 +142,8 @@ class LiveAudit:
         stale = any(one.domains() != one.scope_domains for one in self.evidence.values())
         if stale or not self.evidence:
             self.log.events.rewind()
+            if self.watch is not None:
+                self.watch.forget(EVENTS.name)
             self.evidence = {n: self._fresh(n, starts) for n in numbers}
         await self.log.events.read_to(ends, self._take_event)
         self.ends, self.frontier = ends, frontier(control_end, ends)
@@ -126,8 +156,10 @@ class LiveAudit:
     def _take_control(self, record: RawRecord) -> None:
         if self.registry.feed(record.offset, record.value, record.signature) != "redelivered":
             self.control.append(record)
+            self._watch(CONTROL.name, record)
 
     def _take_event(self, record: RawRecord) -> None:
+        self._watch(EVENTS.name, record)
         for evidence in self.evidence.values():
             evidence.feed(
                 read_record(record.partition, record.offset, record.value, record.signature, evidence.wanted)

@@ -60,6 +60,11 @@ class PartitionReader:
         self.starts = {int(tp.partition): int(offset) for tp, offset in found.items()}
         self.rewind()
 
+    def skip_to(self, offsets: dict[int, int]) -> None:
+        """The next `read_to` begins there, or at the log's start where that lies behind."""
+        for where in self._partitions():
+            self._consumer.seek(where, max(self.starts[where.partition], offsets.get(where.partition, 0)))
+
     def rewind(self) -> None:
         """The next `read_to` begins at the log's start again."""
         for where in self._partitions():

@@ -31,6 +31,7 @@ NOT_CLAIMED = (
     "honesty of a worker that lies in signed statements",
     "copies outside the registered holders: encoder caches, draft models, unregistered stores",
     "bodies withheld from this bundle concern other tenants by the auditor's word",
+    "records shown by digests alone can't be read or are of no registered stream by the auditor's word",
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from auditor import condition, holding
+from auditor.anchoring import Anchoring
 from auditor.condition import Findings, Owing
 from auditor.evidence import Evidence, StreamCase
 from auditor.finding import Condition, HolderFound, Standing, Verdict
@@ -14,6 +15,7 @@ from auditor.residency import HolderView
 from events.ids import CANARY_WORKER, StreamKey, VerdictKind, VerdictReason
 from events.model.audit import PartitionPosition
 
+UNANCHORED = Anchoring()
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 
 
@@ -21,21 +23,24 @@ def judge(
     evidence: Evidence,
     frontier: Sequence[PartitionPosition],
     *,
+    anchoring: Anchoring = UNANCHORED,
     without: frozenset[Condition] = frozenset(),
 ) -> Verdict:
-    """The verdict as of `frontier`, which is where the evidence ends.
+    """The verdict as of `frontier`, which is where the evidence ends; `anchoring` is what binds that log.
 
     Precedence REFUTED > PENDING > UNPROVABLE > PROVEN. `without` leaves conditions out, as ablation tests
     do: such a verdict says `not_evaluated` for each and is never PROVEN unless they call `reasons` alone.
     """
     owing, gone = lives(evidence)
     found, recreated, nonce = examine(evidence, owing, gone, without)
+    if "P1" not in without:
+        p1_anchored(anchoring, found)
     for skipped in sorted(without):
         found.add(skipped, VerdictReason.NOT_EVALUATED, f"request {evidence.request.number}", "left out")
     if evidence.domains() != evidence.scope_domains:
         detail = "the domains in scope have changed while the log was read"
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
-    found.assumptions += ["anchoring: none", "workers tell the truth in what they sign"]
+    found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
     return Verdict(
         kind=decide(found),
         request=evidence.request.number,
@@ -86,6 +91,15 @@ def examine(
     if "P9" not in without:
         condition.p9_nonce(evidence, owing, nonce, found)
     return found, recreated, nonce
+
+
+def p1_anchored(anchoring: Anchoring, found: Findings) -> None:
+    """The log is the one that its checkpoint commits to, and as many witnesses as are wanted have seen that."""
+    for problem in anchoring.problems[: condition.SHOWN_RECORDS]:
+        found.add("P1", VerdictReason.CHECKPOINT_UNVERIFIED, "kv.audit", problem)
+    if anchoring.witnessed < anchoring.quorum:
+        detail = f"{anchoring.witnessed} of {anchoring.quorum} witnesses that are needed have cosigned"
+        found.add("P1", VerdictReason.WITNESS_QUORUM_MISSING, "kv.audit", detail)
 
 
 def decide(found: Findings) -> VerdictKind:

@@ -7,16 +7,20 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from auditor.anchoring import Anchor, Anchoring, WitnessPolicy, appraise, make_policy
+from auditor.checkpoint import parse_note
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
+from auditor.main_log import log_keys
 from auditor.proof import BundleError, Statement, open_statement, unseal
 from auditor.record import UnreadableRecord, WithheldPartError, assemble
 from auditor.registry import REGISTRY_KINDS, ControlFold, Ignored
-from auditor.verdict import judge
+from auditor.segment import LogWatch, Partition, raw_leaf, record_leaf
+from auditor.verdict import UNANCHORED, judge
 from events.chain import sha256
 from events.errors import KvledgerError
 from events.ids import KeyId, Role, StreamKey
-from events.model.audit import PartitionPosition
+from events.model.audit import PartitionPosition, Segment
 from events.model.control import ControlHeader
 from events.signing import key_id, verify
 from events.topic import CONTROL, EVENTS
@@ -26,12 +30,23 @@ _GARBLED = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflo
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A bundle that holds. `signer` is the auditor's key id; `anchor` whose key vouched for it."""
+    """A bundle that holds. `signer` is the auditor's key id; `anchor` says whose key vouched for it; `checked`
+    is the checkpoint that the evidence was checked against, None if it carries none; `by_digest` is how many
+    records it shows by digests alone, which concern nobody in scope by the auditor's word."""
 
     verdict: Verdict
     signer: str
     anchor: str
     payload: bytes
+    checked: Anchor | None
+    anchoring: Anchoring
+    by_digest: int
+
+    def witnessed(self, policy: WitnessPolicy) -> int:
+        """How many of the reader's own witnesses have cosigned the whole log that the verdict rests on."""
+        if self.checked is None or not self.anchoring.checkpoint or self.anchoring.problems:
+            return 0
+        return policy.count(self.checked.note)
 
 
 def verify_bundle(raw: bytes, trusted_key: bytes) -> Verified:
@@ -57,7 +72,7 @@ def verify_bundle(raw: bytes, trusted_key: bytes) -> Verified:
 def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_key: bytes) -> Verified:
     lines = [json.loads(line) for line in body.split(b"\n") if line]
     registry = _control([line for line in lines if line["t"] == "control"])
-    auditor_key, anchor = _auditor_key(registry, KeyId(signer), trusted_key)
+    auditor_key, vouched = _auditor_key(registry, KeyId(signer), trusted_key)
     if key_id(auditor_key) != signer:
         raise BundleError("the envelope names another key")
     statement = open_statement(payload, signature, auditor_key)
@@ -66,12 +81,14 @@ def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_
     stated = statement.predicate.verdict
     _check_frame(registry, statement, lines)
     evidence = _evidence(registry, stated, lines)
-    found = judge(evidence, stated.frontier)
+    checked = _anchor(registry, lines)
+    anchoring = UNANCHORED if checked is None else _anchoring(checked, registry, evidence, stated, lines)
+    found = judge(evidence, stated.frontier, anchoring=anchoring)
     if found != stated:
         raise BundleError(
             f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
         )
-    return Verified(found, signer, anchor, payload)
+    return Verified(found, signer, vouched, payload, checked, anchoring, sum(map(_by_digest, lines)))
 
 
 def _control(lines: list[dict[str, Any]]) -> ControlFold:
@@ -129,7 +146,7 @@ def _check_frame(registry: ControlFold, statement: Statement, lines: list[dict[s
     if ends.get((CONTROL.name, 0)) != registry.next_offset:
         raise BundleError("the control records don't reach the frontier")
     for line in lines:
-        if line["t"] in ("event", "unreadable", "stranger"):
+        if line["t"] in ("event", "unreadable", "stranger", "leaf"):
             where = PartitionPosition(topic=EVENTS.name, partition=line["p"], offset=line["o"])
             if where.offset >= ends.get((where.topic, where.partition), 0):
                 raise BundleError("a record lies behind the frontier")
@@ -145,7 +162,7 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
     last: dict[int, int] = {}
     for line in lines:
         kind = line["t"]
-        if kind in ("format", "key", "control"):
+        if kind in ("format", "key", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])
         if offset <= last.get(partition, -1):
@@ -164,9 +181,78 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
             )
         elif kind == "stranger":
             evidence.note_stranger(_stream(line["stream"]), offset)
-        else:
+        elif kind != "leaf":
             raise BundleError("the evidence holds a line of an unknown kind")
     return evidence
+
+
+def _by_digest(line: dict[str, Any]) -> bool:
+    return "d" in line if line["t"] == "control" else line["t"] in ("unreadable", "stranger", "leaf")
+
+
+def _anchor(registry: ControlFold, lines: list[dict[str, Any]]) -> Anchor | None:
+    """The checkpoint that the evidence carries, its signature and its segments' place in the tree checked."""
+    stated = [line for line in lines if line["t"] == "anchor"]
+    shown = [line for line in lines if line["t"] == "segment"]
+    if not stated and not shown:
+        return None
+    (line,) = stated
+    segments = {
+        int(one["i"]): Segment.model_validate_json(
+            json.dumps({name: value for name, value in one.items() if name not in ("t", "i")})
+        )
+        for one in shown
+    }
+    anchor = Anchor(
+        parse_note(str(line["note"]).encode()),
+        make_policy([str(key) for key in line["witnesses"]], int(line["quorum"])),
+        segments,
+        tuple(bytes.fromhex(one) for one in line["hashes"]),
+        tuple(str(one) for one in line["said"]),
+    )
+    if len(segments) != len(shown) or not anchor.holds(registry.log):
+        raise BundleError("the segments are not those of the checkpoint")
+    if not any(anchor.note.signed_by(key) for key in log_keys(registry, revoked=False)):
+        raise BundleError("no auditor of this log has signed the checkpoint")
+    return anchor
+
+
+def _anchoring(
+    anchor: Anchor, registry: ControlFold, evidence: Evidence, stated: Verdict, lines: list[dict[str, Any]]
+) -> Anchoring:
+    """Computes every segment's root again from the records that are shown."""
+    starts: dict[Partition, int] = {(EVENTS.name, p): start for p, start in evidence.partition_starts.items()}
+    starts[CONTROL.name, 0] = registry.start or 0
+    ordered = [anchor.segments[index] for index in sorted(anchor.segments)]
+    watch = LogWatch(ordered, starts)
+    for line in lines:
+        if line["t"] == "control":
+            watch.take((CONTROL.name, 0), int(line["o"]), _control_leaf(line))
+        elif line["t"] in ("event", "unreadable", "stranger", "leaf"):
+            leaf = _event_leaf(line) if line["t"] == "event" else bytes.fromhex(line["l"])
+            watch.take((EVENTS.name, int(line["p"])), int(line["o"]), leaf)
+    return appraise(anchor, watch.settle({(one.topic, one.partition): one.offset for one in stated.frontier}))
+
+
+def _control_leaf(line: dict[str, Any]) -> bytes:
+    offset = int(line["o"])
+    if "d" in line:
+        first, second, third = (bytes.fromhex(digest) for digest in line["d"])
+        return record_leaf(offset, first, second, third)
+    head, signature = str(line["h"]).encode(), _bytes(line["s"])
+    if "b" in line:
+        return raw_leaf(offset, head + b"\n" + str(line["b"]).encode(), signature)
+    body_sha256 = ControlHeader.model_validate_json(head).body_sha256
+    return record_leaf(offset, sha256(head), body_sha256, sha256(signature or b""))
+
+
+def _event_leaf(line: dict[str, Any]) -> bytes:
+    offset = int(line["o"])
+    head, signature = str(line["h"]).encode(), _bytes(line["s"])
+    if len(line["b"]) < len(json.loads(head)["parts"]):
+        return record_leaf(offset, sha256(head), bytes.fromhex(line["r"]), sha256(signature or b""))
+    bodies = [str(line["b"][str(index)]).encode() for index in range(len(line["b"]))]
+    return raw_leaf(offset, b"\n".join([head, *bodies]), signature)
 
 
 def _stream(value: list[Any]) -> StreamKey:

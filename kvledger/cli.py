@@ -37,6 +37,7 @@ COMMANDS = (
     "controller",
     "delete",
     "audit",
+    "witness",
     "domain",
     "limit",
     "holder",

@@ -6,10 +6,13 @@ import base64
 import binascii
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
 from events.ids import QuotaLevel, Tier, Unit, VerdictKind, VerdictReason
 from events.model.field import Count, Hex32, Hex64, Name, Offset, PackedIds, Rank, Record, Text
+
+MAX_SEGMENTS = 2_000
+"""A record with more would come near the limit of a record's size; its writer splits."""
 
 
 def _from_base64(value: Any) -> Any:
@@ -100,7 +103,40 @@ class IndexAccepted(Record):
     positions: tuple[PartitionPosition, ...]
 
 
-AuditStatement = Annotated[Checkpoint | VerdictGiven | IndexAccepted, Field(discriminator="type")]
+class Segment(Record):
+    """A closed run of one partition's records: offsets `first` up to, without, `next`, under the plain name of
+    its topic. `root` is that of the RFC 6962 tree over its `records` (`auditor.segment`)."""
+
+    topic: Name
+    partition: Count
+    first: Offset
+    next: Offset
+    records: Count
+    root: Hex32
+
+
+class SegmentsSealed(Record):
+    """The main log grows by these leaves; obeyed only if it has `first_leaf` leaves by then, so that of two
+    auditors who write at the same time one has written nothing."""
+
+    type: Literal["segments_sealed"] = "segments_sealed"
+    log: Name
+    first_leaf: Count
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1, max_length=MAX_SEGMENTS)]
+
+
+class CheckpointSigned(Record):
+    """A C2SP checkpoint of the main log, whole; written again when witnesses have cosigned it."""
+
+    type: Literal["checkpoint_signed"] = "checkpoint_signed"
+    log: Name
+    note: Annotated[str, StringConstraints(max_length=65_536)]
+
+
+AuditStatement = Annotated[
+    Checkpoint | VerdictGiven | IndexAccepted | SegmentsSealed | CheckpointSigned,
+    Field(discriminator="type"),
+]
 
 
 class AuditRecord(Record):

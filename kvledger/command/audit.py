@@ -18,6 +18,7 @@ from kvledger.settings import Settings, load_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from auditor.anchoring import Anchor, WitnessPolicy
     from auditor.finding import Verdict
     from auditor.live import LiveAudit
     from auditor.registry import ControlFold
@@ -37,10 +38,13 @@ SHOWN_REASONS = 12
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
+    from kvledger.command.checkpoint import checkpoint
+
     group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
     group.command("run")(run)
     group.command("show")(show)
     group.command("verify")(verify)
+    group.command("checkpoint")(checkpoint)
     app.add_typer(group, name="audit")
 
 
@@ -114,12 +118,20 @@ def verify(
     key: Annotated[
         str, typer.Option(help="the operator's or auditor's public key: 64 hex characters or a file")
     ],
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="a witness's key that you trust yourself, whatever the bundle says; repeatable"),
+    ] = None,
+    quorum: Annotated[
+        int | None, typer.Option(min=0, help="how many of them are needed; default: all")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify a bundle offline, from the file and one public key, and recompute its verdict.
 
-    Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 if the bundle proves nothing: garbled, cut,
-    edited, or of another log or key.
+    With --witness the log that the verdict rests on must be cosigned by those too; otherwise the exit code is 2
+    where it would be 0. Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 if the bundle proves nothing:
+    garbled, cut, edited, or of another log or key.
 
     Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
@@ -127,6 +139,7 @@ def verify(
     from auditor.verify import verify_bundle
 
     public_key = _public_key(key)
+    mine = _policy(witness or [], quorum)
     try:
         raw = bundle.read_bytes()
     except OSError as error:
@@ -137,13 +150,29 @@ def verify(
         verified = verify_bundle(raw, public_key)
     except BundleError as error:
         raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
+    witnessed = verified.witnessed(mine)
     if as_json:
-        typer.echo(
-            json.dumps({"signer": verified.signer, "anchor": verified.anchor, **_document(verified.verdict)})
-        )
+        found = {
+            "signer": verified.signer,
+            "anchor": verified.anchor,
+            "witnessed": witnessed,
+            "by_digest": verified.by_digest,
+        }
+        typer.echo(json.dumps({**found, **_document(verified.verdict)}))
     else:
         typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
         _print(verified.verdict)
+        if verified.by_digest:
+            word = "the auditor's word says that they concern nobody in scope"
+            typer.echo(f"  {verified.by_digest} records are shown by digests alone; {word}")
+        if mine.keys:
+            typer.echo(f"  {witnessed} of the {len(mine.keys)} witnesses given have cosigned its log")
+    if verified.verdict.kind == "PROVEN" and witnessed < mine.quorum:
+        raise CommandError(
+            f"witness_quorum_missing: {witnessed} of {mine.quorum} witnesses that you need have cosigned the log",
+            advice="ask for a bundle whose checkpoint they have cosigned",
+            exit_code=ExitCode.UNPROVABLE,
+        )
     if EXIT_CODES[verified.verdict.kind.value]:
         raise typer.Exit(EXIT_CODES[verified.verdict.kind.value])
 
@@ -175,6 +204,7 @@ async def _audit(
     from events.ids import Role
     from events.model.control import AuditNonce
     from events.signing import verify as holds
+    from kvledger.checkpointing import judge_anchored
     from kvledger.control import connection, control_writer
     from kvledger.keyfile import load_ring
 
@@ -197,17 +227,21 @@ async def _audit(
                 done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
                 return done.offset
 
-            verdicts = await audit.run(numbers, wait_s, ask)
+            verdicts, anchor, complaints = await judge_anchored(settings, audit, numbers, wait_s, ask)
+        for complaint in complaints:
+            typer.echo(f"kvledger: {complaint}", err=True)
         sha256s = {}
         if bundle is not None:
-            sha256s[numbers[0]] = await _write_bundle(settings, audit, verdicts[0], bundle)
+            sha256s[numbers[0]] = await _write_bundle(settings, audit, verdicts[0], anchor, bundle)
         await _publish(settings, audit, verdicts, sha256s)
         return verdicts
     finally:
         await log.stop()
 
 
-async def _write_bundle(settings: Settings, audit: LiveAudit, verdict: Verdict, path: Path) -> bytes:
+async def _write_bundle(
+    settings: Settings, audit: LiveAudit, verdict: Verdict, anchor: Anchor | None, path: Path
+) -> bytes:
     """Writes the bundle and checks it the way others will; its SHA-256."""
     from auditor.bundle import make_bundle
     from auditor.proof import BundleError
@@ -220,7 +254,7 @@ async def _write_bundle(settings: Settings, audit: LiveAudit, verdict: Verdict, 
     signer = load_signer(settings.home, Role.AUDITOR)
     records: list[RawRecord] = []
     await audit.reread(verdict.request, lambda record, _: records.append(record))
-    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer)
+    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer, anchor)
     try:
         verify_bundle(raw, signer.public_key)
     except BundleError as error:
@@ -360,6 +394,15 @@ def _print(verdict: Verdict) -> None:
     typer.echo(f"  removed {verdict.removed}, recreated {verdict.recreated}")
     for assumption in verdict.assumptions:
         typer.echo(f"  assumes {assumption}")
+
+
+def _policy(keys: list[str], quorum: int | None) -> WitnessPolicy:
+    from auditor.anchoring import PolicyError, make_policy
+
+    try:
+        return make_policy(keys, len(keys) if quorum is None else quorum)
+    except PolicyError as error:
+        raise _usage(f"--witness, --quorum: {error}") from error
 
 
 def _public_key(text: str) -> bytes:

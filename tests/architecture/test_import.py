@@ -50,7 +50,13 @@ PURE_ELSEWHERE = (
     "router_client/stream_view.py",
     "router_client/view.py",
     "router_client/wire.py",
+    "auditor/anchoring.py",
+    "auditor/checkpoint.py",
+    "auditor/main_log.py",
+    "auditor/segment.py",
+    "auditor/tree.py",
     "auditor/verdict.py",
+    "auditor/witness.py",
 )
 
 

@@ -117,10 +117,17 @@ class AuditLog:
             running = advance_control_hash(running, value, signature)
         return running
 
-    def evidence(self, request: int, ring: Mapping[str, object] | None = None) -> Evidence:
+    def evidence(
+        self,
+        request: int,
+        ring: Mapping[str, object] | None = None,
+        *,
+        lost: frozenset[int] = frozenset(),
+    ) -> Evidence:
         registry = ControlFold(verify)
         for offset, (value, signature) in enumerate(self.control.records):
-            registry.feed(offset, value, signature)
+            if offset not in lost:
+                registry.feed(offset, value, signature)
         known = RING if ring is None else ring
         keys = {domain: RING[domain].alias_key for domain in known}
         evidence = Evidence(registry.requests[request], registry, keys, verify)

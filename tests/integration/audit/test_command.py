@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from auditor.anchoring import Anchoring
 from auditor.finding import Verdict
 from auditor.verdict import judge
 from events.chain import sha256
@@ -100,7 +101,7 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     bundle = tmp_path / "proof.jsonl"
     code, verdict = published.verdict(request, "--bundle", str(bundle))
     assert (code, verdict.kind) == (0, "PROVEN")
-    assert verdict == judge(log.evidence(request), verdict.frontier)
+    assert verdict == judge(log.evidence(request), verdict.frontier, anchoring=Anchoring(checkpoint=True))
 
     operator = log.control.signers[Role.OPERATOR].public_key.hex()
     elsewhere = tmp_path / "elsewhere"

@@ -1,0 +1,171 @@
+"""Segments: closed runs of a partition's records, each with its RFC 6962 root. Pure.
+
+A record's leaf holds its offset and the SHA-256 of its header line, of the rest of its value and of its
+signature, the same three that kv.control's running hash takes in. So whoever is shown a header and the digest
+of a withheld body can still rebuild the leaf, and no byte of the record is outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from auditor.tree import Tree, leaf_hash
+from events.chain import sha256, split_lines
+from events.model.audit import Segment
+
+SEGMENT_RECORDS = 16_384
+"""A segment is closed at this many records, or where the reader stops."""
+
+Partition = tuple[str, int]
+"""Plain topic name and partition."""
+
+
+def record_leaf(offset: int, head_sha256: bytes, rest_sha256: bytes, signature_sha256: bytes) -> bytes:
+    """Leaf hash of one record from its digests; a record without a signature has that of no bytes."""
+    return leaf_hash(offset.to_bytes(8, "big") + head_sha256 + rest_sha256 + signature_sha256)
+
+
+def raw_leaf(offset: int, value: bytes, signature: bytes | None) -> bytes:
+    """Leaf hash of one record from its bytes."""
+    head, rest = split_lines(value)
+    return record_leaf(offset, sha256(head), sha256(rest), sha256(signature or b""))
+
+
+def segment_leaf(segment: Segment) -> bytes:
+    """The segment's leaf hash in the main log."""
+    text = (
+        f"kvledger segment v1\n{segment.topic}\n{segment.partition}\n"
+        f"{segment.first}\n{segment.next}\n{segment.records}\n{segment.root.hex()}\n"
+    )
+    return leaf_hash(text.encode())
+
+
+@dataclass(slots=True)
+class _Open:
+    """A segment that is being read: sealed earlier, to be compared, or a new one."""
+
+    first: int
+    tree: Tree = field(default_factory=Tree)
+
+
+class PartitionWatch:
+    """Follows one partition whose oldest record has offset `start`: compares every segment that was sealed, and
+    seals what lies behind them.
+
+    `take` its records in offset order, then `settle` once. Memory is log2 of a segment, for each segment.
+    """
+
+    def __init__(self, where: Partition, sealed: Sequence[Segment], start: int) -> None:
+        self._where = where
+        self._sealed = sealed
+        self._start = start
+        self._next = 0
+        self._read: dict[int, Tree] = {}
+        self._covered = sealed[-1].next if sealed else start
+        self._new: list[Segment] = []
+        self._open = _Open(max(self._covered, start))
+
+    def take(self, offset: int, leaf: bytes) -> None:
+        """One record by its leaf hash."""
+        if offset >= self._covered:
+            self._open.tree.append(leaf)
+            if self._open.tree.size >= SEGMENT_RECORDS:
+                self._close(offset + 1)
+            return
+        while self._sealed[self._next].next <= offset:
+            self._next += 1
+        if offset >= self._sealed[self._next].first:
+            self._read.setdefault(self._next, Tree()).append(leaf)
+
+    def settle(self, end: int) -> Settled:
+        """What came of it, for a partition that was read up to `end`."""
+        found, start = Settled(), self._start
+        topic, partition = self._where
+        name = f"{topic}/{partition}"
+        reached = start
+        for index, segment in enumerate(self._sealed):
+            if segment.first > reached:
+                found.uncovered.append(f"{name} from {reached} to {segment.first}: in no segment")
+            reached = max(reached, segment.next)
+            if segment.next > end:
+                found.problems.append(f"{name} ends at {end}, records up to {segment.next} were sealed")
+                break
+            if segment.first < start:
+                if segment.next > start:
+                    found.uncovered.append(
+                        f"{name} from {start} to {segment.next}: its segment's start is gone"
+                    )
+                continue
+            tree = self._read.get(index, _NOTHING)
+            if (tree.size, tree.root()) != (segment.records, segment.root):
+                found.problems.append(f"{name} from {segment.first} to {segment.next} is not what was sealed")
+        if end > self._open.first:
+            self._close(end)
+        found.new = self._new
+        return found
+
+    def _close(self, end: int) -> None:
+        topic, partition = self._where
+        tree = self._open.tree
+        self._new.append(
+            Segment(
+                topic=topic,
+                partition=partition,
+                first=self._open.first,
+                next=end,
+                records=tree.size,
+                root=tree.root(),
+            )
+        )
+        self._open = _Open(end)
+
+
+_NOTHING = Tree()
+
+
+@dataclass(slots=True)
+class Settled:
+    """`problems` say where the records contradict what was sealed, `uncovered` what no seal speaks of, and `new`
+    holds the segments behind the sealed ones."""
+
+    problems: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
+    new: list[Segment] = field(default_factory=list)
+
+
+class LogWatch:
+    """A `PartitionWatch` for each partition; `starts` are the oldest offsets that the log still holds."""
+
+    def __init__(self, sealed: Iterable[Segment], starts: Mapping[Partition, int]) -> None:
+        self._starts = dict(starts)
+        self._sealed: dict[Partition, list[Segment]] = {}
+        for segment in sealed:
+            self._sealed.setdefault((segment.topic, segment.partition), []).append(segment)
+        self._watches: dict[Partition, PartitionWatch] = {}
+
+    def take(self, where: Partition, offset: int, leaf: bytes) -> None:
+        """One record by its leaf hash, in offset order within its partition."""
+        self._of(where).take(offset, leaf)
+
+    def forget(self, topic: str) -> None:
+        """The topic will be read from its start again."""
+        for where in [one for one in self._watches if one[0] == topic]:
+            del self._watches[where]
+
+    def settle(self, ends: Mapping[Partition, int]) -> Settled:
+        """All partitions together, in the order of their names; `ends` names every one that was read."""
+        found = Settled()
+        for where in sorted(set(ends) | set(self._sealed)):
+            one = self._of(where).settle(ends.get(where, 0))
+            found.problems += one.problems
+            found.uncovered += one.uncovered
+            found.new += one.new
+        return found
+
+    def _of(self, where: Partition) -> PartitionWatch:
+        watch = self._watches.get(where)
+        if watch is None:
+            sealed = self._sealed.get(where, [])
+            watch = self._watches[where] = PartitionWatch(where, sealed, self._starts.get(where, 0))
+        return watch

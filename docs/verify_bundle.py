@@ -1,0 +1,2087 @@
+#!/usr/bin/env python3
+"""Verifies a kvledger deletion bundle, apart from kvledger: this one file, Python 3.11 and `cryptography`.
+
+    python verify_bundle.py BUNDLE KEY      KEY: the operator's or the auditor's public key, 64 hex characters
+
+Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 the bundle proves nothing. Needs no network. It was
+written from audit.md, which is beside it, and shares no line with the auditor: it follows one stream after the
+other, keeps plain tables, and judges the nine conditions at the end. Where the statement says anything else than what
+comes out here (kind, conditions, reasons, counterexamples, counts, holders, anchoring), the bundle is invalid.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+Json = dict[str, Any]
+Shape = Callable[[Any], Any]
+EXIT = {"PROVEN": 0, "REFUTED": 1, "UNPROVABLE": 2, "PENDING": 3}
+INVALID = 4
+ROOT = bytes(16)
+WHOLE_SPACE = 1 << 128
+CANARY = "kvledger.canary"
+
+
+class Invalid(Exception):
+    """The bundle proves nothing."""
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def sha(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def signed_by(key: bytes, signature: bytes | None, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature or b"", message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def key_id(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def unbase64(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def alias_of(alias_key: bytes, worker: str, rank: int, epoch_no: int) -> bytes:
+    """HKDF-SHA256 (RFC 5869) without salt, 16 bytes."""
+    info = f"kvledger alias v1|{worker}|{rank}|{epoch_no}".encode()
+    secret = hmac.digest(bytes(32), alias_key, "sha256")
+    return hmac.digest(secret, info + b"\x01", "sha256")[:16]
+
+
+# ---------------------------------------------------------------- shapes of records
+
+
+def need(holds: bool, what: str = "a value has the wrong form") -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def text(low: int = 0, high: int = 2_000, pattern: str = "") -> Shape:
+    def check(value: Any) -> str:
+        need(type(value) is str and low <= len(value) <= high)
+        need(not pattern or re.fullmatch(pattern, value) is not None)
+        return str(value)
+
+    return check
+
+
+def number(low: int = 0, high: int = (1 << 62) - 1) -> Shape:
+    def check(value: Any) -> int:
+        need(type(value) is int and low <= value <= high)
+        return int(value)
+
+    return check
+
+
+def hexed(length: int) -> Shape:
+    def check(value: Any) -> bytes:
+        need(type(value) is str and value == value.lower())
+        raw = bytes.fromhex(value)
+        need(len(raw) == length)
+        return raw
+
+    return check
+
+
+def packed(value: Any) -> tuple[bytes, ...]:
+    need(type(value) is str and len(value) <= 65_536 * 22)
+    raw = base64.b64decode(value, validate=True)
+    need(len(raw) % 16 == 0)
+    return tuple(raw[at : at + 16] for at in range(0, len(raw), 16))
+
+
+def some_ids(value: Any) -> tuple[bytes, ...]:
+    found = packed(value)
+    need(bool(found))
+    return found
+
+
+def one_of(*allowed: Any) -> Shape:
+    def check(value: Any) -> Any:
+        need(any(type(value) is type(one) and value == one for one in allowed))
+        return value
+
+    return check
+
+
+def maybe(shape: Shape) -> Shape:
+    return lambda value: None if value is None else shape(value)
+
+
+def several(shape: Shape, low: int = 0, high: int = 1 << 30) -> Shape:
+    def check(value: Any) -> tuple[Any, ...]:
+        need(type(value) is list and low <= len(value) <= high)
+        return tuple(shape(one) for one in value)
+
+    return check
+
+
+class Field:
+    """A shape that may be absent; then it is `default`."""
+
+    def __init__(self, shape: Shape, default: Any = None) -> None:
+        self.shape, self.default = shape, default
+
+
+def optional(shape: Shape) -> Field:
+    return Field(maybe(shape))
+
+
+def record(rule: Callable[[Json], bool] | None = None, /, **fields: Shape | Field) -> Shape:
+    """An object with these fields and no others; absent ones get their default."""
+
+    def check(value: Any) -> Json:
+        need(type(value) is dict and value.keys() <= fields.keys(), "unknown field")
+        made: Json = {}
+        for name, field in fields.items():
+            if isinstance(field, Field):
+                made[name] = field.shape(value[name]) if name in value else field.default
+            else:
+                need(name in value, "a field is missing")
+                made[name] = field(value[name])
+        need(rule is None or rule(made))
+        return made
+
+    return check
+
+
+def union(tag: str, **kinds: Shape) -> Shape:
+    def check(value: Any) -> Json:
+        need(type(value) is dict and type(value.get(tag)) is str and value[tag] in kinds)
+        found = kinds[value[tag]]({name: one for name, one in value.items() if name != tag})
+        return {tag: value[tag], **found}
+
+    return check
+
+
+NAME, TEXT, COUNT = text(1, 200, r"[A-Za-z0-9._:@/+\-]+"), text(), number()
+ID, HASH = hexed(16), hexed(32)
+RANK, GROUP, NUMBER = number(0, 65_535), number(0, 1_023), number(0, (1 << 31) - 1)
+TIER = one_of("gpu", "cpu", "disk", "remote")
+INVENTORY = one_of("empty", "known", "partial")
+STATE = one_of("pending", "committed", "uncertain", "invalid")
+LINEAGE = one_of("prefill", "transfer", "onload", "restore", "unknown")
+ROLE = one_of("operator", "enrolment", "control", "supervisor", "auditor")
+UNIT = one_of("blocks", "bytes")
+POSITIVE, NATURAL = number(1, 1 << 512), number(0, 1 << 512)
+
+LAYOUT_FIELDS = {
+    "tp_size": Field(POSITIVE, 1),
+    "tp_rank": Field(NATURAL, 0),
+    "pp_size": Field(POSITIVE, 1),
+    "pp_rank": Field(NATURAL, 0),
+    **{
+        name: optional(TEXT)
+        for name in ("kv_head_layout", "page_layout", "layer_grouping", "connector", "connector_version")
+    },
+}
+LAYOUT = record(**LAYOUT_FIELDS)
+CONTENT = record(
+    **{
+        name: optional(TEXT)
+        for name in (
+            "model", "revision", "tokenizer_revision", "chat_template", "adapter", "adapter_revision", "mm_processor",
+            "attention", "position_encoding", "kv_dtype",
+        )
+    },
+    block_tokens=optional(number(1, 1 << 20)),
+    approximate=optional(one_of(True)),
+)  # fmt: skip
+ATTENTION = record(
+    lambda it: (it["kind"] == "sliding_window") == (it["window"] is not None),
+    index=GROUP,
+    kind=one_of("full", "sliding_window", "recurrent"),
+    block_tokens=POSITIVE,
+    window=optional(POSITIVE),
+)
+HOLDER = record(
+    name=NAME,
+    tier=TIER,
+    capacity_blocks=optional(COUNT),
+    durable_id=optional(NAME),
+    groups=several(ATTENTION),
+    inventory=INVENTORY,
+)
+OPENED_FIELDS: dict[str, Shape | Field] = {
+    "engine_life": NAME,
+    "engine": TEXT,
+    "engine_version": TEXT,
+    "hash_algorithm": optional(TEXT),
+    "hash_seed": optional(TEXT),
+    "removal": one_of("evict_blocks", "reset", "none"),
+    "admission_known": one_of(True, False),
+    "connectors": Field(several(TEXT), ()),
+    "holders": several(HOLDER, 1),
+}
+STREAM_PART = record(
+    events=several(
+        union(
+            "type",
+            opened=record(**OPENED_FIELDS),
+            engine_loss=record(first_missing=COUNT, last_missing=optional(COUNT)),
+            cleared=record(holders=several(NAME), unknown_scope=Field(one_of(True, False), False)),
+            unknown_events=record(kind=TEXT, length=COUNT, count=Field(COUNT, 1)),
+            orphans=record(holder=NAME, orphans=COUNT, unassigned=COUNT),
+            snapshot_begin=record(
+                snapshot=NAME,
+                opened=record(type=Field(one_of("opened"), "opened"), **OPENED_FIELDS),
+                source=optional(one_of("pool")),
+            ),
+            snapshot_range=record(snapshot=NAME, holder=NAME, group=GROUP, low=ID, high=ID),
+            snapshot_end=record(snapshot=NAME, inventories=several(record(holder=NAME, inventory=INVENTORY))),
+            drained=record(),
+            closed=record(engine_ended=Field(one_of(True, False), False)),
+        )
+    )
+)
+PLACED: dict[str, Shape | Field] = {"holder": NAME, "group": GROUP}
+RUN = record(
+    lambda it: len(it["ids"]) == len(it["parents"]),
+    profile=NUMBER,
+    state=Field(STATE, "committed"),
+    lineage=Field(LINEAGE, "unknown"),
+    admitted_after=optional(COUNT),
+    pinned=Field(one_of(True, False), False),
+    transfer=optional(NAME),
+    ids=packed,
+    parents=packed,
+)
+STANDING = record(
+    request=COUNT, removed=COUNT, old_left=COUNT, orphans=Field(COUNT, 0), unassigned=Field(COUNT, 0)
+)
+DOMAIN_PART = record(
+    events=several(
+        union(
+            "type",
+            profile_declared=record(
+                profile=NUMBER,
+                content=CONTENT,
+                layout=Field(LAYOUT, LAYOUT({})),
+                block_bytes=several(number(0, 1 << 36), 1),
+            ),
+            profile_retired=record(profile=NUMBER),
+            block_stored=record(
+                **PLACED,
+                profile=NUMBER,
+                ids=packed,
+                parent=optional(ID),
+                lineage=Field(LINEAGE, "unknown"),
+                admitted_after=optional(COUNT),
+                pinned=Field(one_of(True, False), False),
+                expires_at=optional(COUNT),
+                session=optional(TEXT),
+            ),
+            block_evicted=record(
+                **PLACED,
+                ids=packed,
+                reason=Field(one_of("capacity", "demoted", "expired", "unknown"), "unknown"),
+                certain=Field(one_of(True, False), True),
+            ),
+            block_invalidated=record(
+                **PLACED,
+                ids=packed,
+                reason=one_of("deletion", "model_rollout", "integrity", "quota", "operator"),
+                request=optional(COUNT),
+            ),
+            tier_changed=record(from_holder=NAME, to_holder=NAME, group=GROUP, ids=packed),
+            transfer_started=record(
+                **PLACED,
+                transfer=NAME,
+                source=TEXT,
+                profile=NUMBER,
+                ids=packed,
+                parent=optional(ID),
+                admitted_after=optional(COUNT),
+                layout=optional(LAYOUT),
+            ),
+            transfer_committed=record(transfer=NAME, digest=HASH),
+            transfer_aborted=record(transfer=NAME),
+            transfer_rejected=record(transfer=NAME, request=optional(COUNT)),
+            snapshot_part=record(runs=several(RUN)),
+            statement=record(**PLACED, count=COUNT, checksum=ID, source=one_of("pool", "derived")),
+            ack=record(requests=several(STANDING), nonce=optional(COUNT)),
+            refused=record(
+                request=COUNT,
+                reason=one_of("no_delete_path", "blocks_in_use", "engine_error", "not_authorised"),
+                cure=TEXT,
+            ),
+        )
+    )
+)
+HEADER = record(
+    v=Field(one_of(1), 1),
+    worker=NAME,
+    rank=RANK,
+    epoch=NAME,
+    epoch_no=COUNT,
+    seq=COUNT,
+    prev=HASH,
+    control=record(offset=COUNT, hash=HASH),
+    parts=several(record(alias=optional(ID), sha256=HASH, events=COUNT), 1, 4_096),
+)
+CONTROL_HEADER = record(
+    v=Field(one_of(1), 1),
+    kind=NAME,
+    log=NAME,
+    signer=NAME,
+    role=ROLE,
+    body_sha256=HASH,
+    idempotency_key=optional(NAME),
+    key_scope=optional(NAME),
+    written_ms=COUNT,
+)
+SCOPE = union(
+    "type",
+    tenant=record(tenant=NAME),
+    domain=record(domain=NAME),
+    subject=record(domain=NAME, subject=NAME),
+    prefix=record(domain=NAME, ids=some_ids),
+    profile=record(profile=HASH),
+    ids=record(domain=NAME, ids=some_ids),
+)
+STREAM: dict[str, Shape | Field] = {"worker": NAME, "rank": RANK, "epoch": NAME}
+CONTROL_BODY = union(
+    "kind",
+    genesis=record(log=NAME, operator_key=HASH, partitions=number(1, 4_096)),
+    granted=record(public_key=HASH, roles=several(ROLE, 1), label=TEXT),
+    revoked=record(public_key=HASH),
+    registered=record(
+        **STREAM,
+        engine_life=NAME,
+        public_key=HASH,
+        partition=COUNT,
+        endpoint=optional(TEXT),
+        model=optional(TEXT),
+    ),
+    fenced=record(**STREAM, evidence=one_of("timeout", "operator", "conflict")),
+    exit_attested=record(worker=NAME, engine_life=NAME, attester=NAME, evidence=TEXT),
+    domain_created=record(domain=NAME, tenant=NAME, shared=Field(one_of(True, False), False)),
+    domain_admitted=record(domain=NAME, tenant=NAME),
+    salt_bound=record(domain=NAME, salt_hmac=HASH),
+    holder_enrolled=record(durable_id=NAME, tier=TIER, owner=NAME),
+    holder_destroyed=record(durable_id=NAME, evidence=TEXT),
+    limit_set=record(
+        lambda it: it["soft"] is None or it["hard"] is None or it["soft"] <= it["hard"],
+        tenant=NAME,
+        tier=TIER,
+        unit=UNIT,
+        soft=optional(COUNT),
+        hard=optional(COUNT),
+    ),
+    policy_set=record(domain=NAME, retain_s=optional(COUNT)),
+    hold_set=record(hold=NAME, domain=NAME, reason=TEXT),
+    hold_released=record(hold=NAME),
+    deletion_requested=record(
+        scope=SCOPE, requester=NAME, reason=Field(TEXT, ""), deadline_s=optional(COUNT)
+    ),
+    invalidation_requested=record(
+        scope=SCOPE, requester=NAME, reason=one_of("model_rollout", "integrity", "quota", "operator")
+    ),
+    audit_nonce=record(request=COUNT, nonce=NAME),
+    schema_enabled=record(record=one_of("event_batch", "pulse"), version=POSITIVE),
+    controller_started=record(controller=NAME),
+)
+MAY_SAY = {
+    "operator": {"genesis", "granted", "revoked", "schema_enabled"},
+    "enrolment": {"registered", "holder_enrolled"},
+    "supervisor": {"exit_attested", "holder_destroyed"},
+    "auditor": {"audit_nonce"},
+    "control": {
+        "fenced", "domain_created", "domain_admitted", "salt_bound", "limit_set", "policy_set", "hold_set",
+        "hold_released", "deletion_requested", "invalidation_requested", "controller_started",
+    },
+}  # fmt: skip
+ALWAYS_SHOWN = {
+    "genesis", "granted", "revoked", "registered", "fenced", "exit_attested", "holder_enrolled", "holder_destroyed",
+    "audit_nonce", "schema_enabled", "controller_started",
+}  # fmt: skip
+SIGNATURE_LINE = record(keyid=text(0, 1 << 30), sig=text(0, 1 << 30))
+ENVELOPE = record(
+    payloadType=Field(one_of("application/vnd.in-toto+json"), "application/vnd.in-toto+json"),
+    payload=text(0, 1 << 30),
+    signatures=several(SIGNATURE_LINE, 1, 1),
+)
+SUBJECT = record(name=text(0, 1 << 30), digest=record(sha256=HASH))
+STATEMENT = record(
+    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    subject=several(SUBJECT, 2, 2),
+    predicateType=Field(one_of("urn:kvledger:predicate:deletion-verdict:v1")),
+    predicate=record(
+        version=Field(one_of(1), 1),
+        log=text(0, 1 << 30),
+        claim=text(0, 1 << 30),
+        not_claimed=several(text(0, 1 << 30)),
+        verdict=lambda value: value,
+    ),
+)
+SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=COUNT, root=HASH)
+
+
+# ---------------------------------------------------------------- kv.control
+
+
+class Control:
+    """What kv.control says, and where it is broken."""
+
+    def __init__(self) -> None:
+        self.hash = sha(b"kvledger control log v1")
+        self.hashes: dict[int, bytes] = {}
+        self.start: int | None = None
+        self.end = 0
+        self.holes: list[int] = []
+        self.log, self.operator, self.partitions = "", b"", 0
+        self.keys: dict[str, Json] = {}
+        self.epochs: dict[tuple[str, int, str], Json] = {}
+        self.fences: dict[tuple[str, int, str], str] = {}
+        self.exits: dict[tuple[str, str], int] = {}
+        self.owners: dict[str, str] = {}
+        self.destroyed: set[str] = set()
+        self.domains: dict[str, str] = {}
+        self.admitted: set[tuple[str, str]] = set()
+        self.requests: dict[int, Json] = {}
+        self.nonces: list[tuple[int, int]] = []
+        self.broken: list[int] = []
+        self.unread: list[int] = []
+        self.leaves: list[tuple[int, bytes]] = []
+        self._used: set[tuple[str, str]] = set()
+
+    @property
+    def whole(self) -> bool:
+        return self.start == 0 and not self.holes and bool(self.log)
+
+    def take(self, line: Json) -> None:
+        offset = int(line["o"])
+        if self.start is not None and offset < self.end:
+            raise Invalid("the control records are out of order")
+        if "d" in line:
+            digests = [bytes.fromhex(one) for one in line["d"]]
+            need(len(digests) == 3)
+            self._step(offset, *digests)
+            note = line.get("i")
+            if note is not None:
+                self.broken += [offset] * bool(note["broken"])
+                self.unread += [offset] * bool(note["unread"])
+            return
+        head, signature = str(line["h"]).encode(), unbase64(line["s"])
+        if "b" not in line:
+            header = CONTROL_HEADER(json.loads(head))
+            if header["kind"] in ALWAYS_SHOWN:
+                raise Invalid(f"the body of a {header['kind']} record is withheld")
+            self._step(offset, sha(head), header["body_sha256"], sha(signature or b""))
+            self._obey(offset, header, head, signature, None, b"")
+            return
+        rest = str(line["b"]).encode()
+        value = head + b"\n" + rest
+        first, _, behind = value.partition(b"\n")
+        self._step(offset, sha(first), sha(behind), sha(signature or b""))
+        try:
+            header = CONTROL_HEADER(json.loads(first))
+            need(sha(behind) == header["body_sha256"])
+            body = CONTROL_BODY(json.loads(behind))
+            need(body["kind"] == header["kind"])
+        except (ValueError, RecursionError):
+            if any(signed_by(key["key"], signature, first) for key in self.keys.values()):
+                self.unread.append(offset)
+            return
+        self._obey(offset, header, first, signature, body, sha(value))
+
+    def _step(self, offset: int, head: bytes, rest: bytes, signature: bytes) -> None:
+        if self.start is None:
+            self.start = self.end = offset
+        if offset > self.end:
+            self.holes.append(self.end)
+        self.hash = sha(self.hash + head + rest + signature)
+        self.hashes[offset], self.end = self.hash, offset + 1
+        self.leaves.append((offset, record_leaf(offset, head, rest, signature)))
+
+    def _obey(
+        self,
+        offset: int,
+        header: Json,
+        head: bytes,
+        signature: bytes | None,
+        body: Json | None,
+        digest: bytes,
+    ) -> None:
+        if not self._authorised(offset, header, head, signature, body):
+            self.broken.append(offset)
+            return
+        if header["idempotency_key"] is not None:
+            used = (header["key_scope"] or header["signer"], header["idempotency_key"])
+            if used in self._used:
+                return
+            self._used.add(used)
+        if body is not None:
+            self._learn(offset, body, digest)
+
+    def _authorised(
+        self, offset: int, header: Json, head: bytes, signature: bytes | None, body: Json | None
+    ) -> bool:
+        if signature is None or header["kind"] not in MAY_SAY[header["role"]]:
+            return False
+        if body is not None and body["kind"] == "genesis":
+            ours = key_id(body["operator_key"]) == header["signer"] and header["log"] == body["log"]
+            return offset == 0 and ours and signed_by(body["operator_key"], signature, head)
+        key = self.keys.get(header["signer"])
+        if header["log"] != self.log or key is None or key["revoked"] or header["role"] not in key["roles"]:
+            return False
+        return signed_by(key["key"], signature, head)
+
+    def _learn(self, offset: int, body: Json, digest: bytes) -> None:
+        kind = body["kind"]
+        if kind == "genesis":
+            self.log, self.operator, self.partitions = body["log"], body["operator_key"], body["partitions"]
+            self._grant(self.operator, ("operator",))
+        elif kind == "granted":
+            self._grant(body["public_key"], body["roles"])
+        elif kind == "revoked":
+            key = self.keys.get(key_id(body["public_key"]))
+            if key is not None and body["public_key"] != self.operator:
+                key["revoked"] = True
+        elif kind == "registered":
+            self._register(offset, body, digest)
+        elif kind == "fenced":
+            stream = (body["worker"], body["rank"], body["epoch"])
+            if stream in self.epochs:
+                self.fences.setdefault(stream, body["evidence"])
+        elif kind == "exit_attested":
+            self.exits.setdefault((body["worker"], body["engine_life"]), offset)
+        elif kind == "holder_enrolled":
+            owner = self.owners.get(body["durable_id"], body["owner"])
+            if owner == body["owner"] or not self._stands(owner):
+                self.owners[body["durable_id"]] = body["owner"]
+        elif kind == "holder_destroyed":
+            self.destroyed.add(body["durable_id"])
+        elif kind == "domain_created":
+            self.domains.setdefault(body["domain"], body["tenant"])
+        elif kind == "domain_admitted":
+            self.admitted.add((body["domain"], body["tenant"]))
+        elif kind == "deletion_requested":
+            self.requests[offset] = {**body, "number": offset, "sha256": digest}
+        elif kind == "audit_nonce":
+            self.nonces.append((offset, body["request"]))
+
+    def _grant(self, key: bytes, roles: tuple[str, ...]) -> None:
+        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False}
+
+    def _register(self, offset: int, body: Json, digest: bytes) -> None:
+        stream = (body["worker"], body["rank"], body["epoch"])
+        known = self.epochs.get(stream)
+        if known is not None:
+            if known["body"] != body:
+                self.fences.setdefault(stream, "conflict")
+        elif body["partition"] < self.partitions:
+            life = (body["worker"], body["rank"], body["engine_life"])
+            self.epochs[stream] = {
+                "stream": stream, "no": offset, "life": life, "key": body["public_key"],
+                "partition": body["partition"], "sha256": digest, "body": body,
+            }  # fmt: skip
+
+    def newest(self, worker: str, rank: int) -> Json:
+        return max((e for s, e in self.epochs.items() if s[:2] == (worker, rank)), key=lambda e: int(e["no"]))
+
+    def _stands(self, worker: Any) -> bool:
+        """Whether some rank's newest epoch of the worker is neither fenced nor of an engine that ended."""
+        for rank in {stream[1] for stream in self.epochs if stream[0] == worker}:
+            epoch = self.newest(worker, rank)
+            if epoch["stream"] not in self.fences and (worker, epoch["life"][2]) not in self.exits:
+                return True
+        return False
+
+
+# ---------------------------------------------------------------- one stream
+
+
+class Copy:
+    """A block that is held. `age` is its admitted_after, None unknown."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.profile: str | None
+        self.number: int
+        self.state: str
+        self.lineage: str
+        self.age: int | None
+        self.seq: int
+        self.installed: int
+        self.transfer: str | None
+        self.doubted = False
+        self.__dict__.update(fields)
+
+
+def older(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else min(one, other)
+
+
+Place = tuple[str, int, bytes]
+
+
+class Holder:
+    def __init__(self, declared: Json) -> None:
+        self.declared = declared
+        self.durable: str | None = declared["durable_id"]
+        self.groups = {group["index"] for group in declared["groups"]}
+        self.inventory: str = declared["inventory"]
+        self.base: int | None = None
+        self.born_empty = False
+        self.cleared: tuple[int, int] | None = None
+        self.orphans = self.unassigned = 0
+        self.lost = False
+
+
+class Stream:
+    """One epoch's records, in order: what it holds, from where on that is exact, and where it is broken."""
+
+    def __init__(self, epoch: Json) -> None:
+        self.epoch = epoch
+        self.next, self.prev, self.first_prev = 0, b"", b""
+        self.seen: dict[int, bytes] = {}
+        self.status, self.sticky, self.torn, self.draining = "unopened", False, False, False
+        self.engine_ended = False
+        self.opened: Json | None = None
+        self.holders: dict[str, Holder] = {}
+        self.declared: dict[tuple[bytes, int], Json] = {}
+        self.retired: set[tuple[bytes, int]] = set()
+        self.held: dict[Place, dict[bytes, Copy]] = defaultdict(dict)
+        self.shadow: dict[Place, dict[bytes, int | None]] = defaultdict(dict)
+        self.unverified: dict[Place, set[bytes]] = defaultdict(set)
+        self.moving: dict[str, tuple[Place, int | None, int, tuple[bytes, ...]]] = {}
+        self.snapshot: Json | None = None
+        self.faults: list[tuple[str, int]] = []
+        self.diverged: list[tuple[int, Place]] = []
+
+    # a record
+
+    def take(
+        self, head: Json, digest: bytes, told: list[Json], parts: dict[bytes, list[Json]]
+    ) -> list[Json] | None:
+        """What landed by this record; None if nothing of it counts."""
+        seq = head["seq"]
+        if seq < self.next:
+            if seq in self.seen and self.seen[seq] != digest:
+                self.fault("equivocation", seq, "quarantined", sticky=True)
+            return None
+        hole = seq > self.next
+        snapped = not hole and seq > 0 and self.prev != b"" and head["prev"] != self.prev
+        wrong = self.wrong(head, told, parts, hole or self.status in ("gap", "quarantined"))
+        if hole:
+            self.fault("gap", seq, "gap")
+        if snapped:
+            self.fault("chain_break", seq, "quarantined", sticky=True)
+        elif wrong:
+            self.fault("illegal", seq, "quarantined")
+        if seq == 0:
+            self.first_prev = head["prev"]
+        self.next, self.prev = seq + 1, digest
+        self.seen[seq] = digest
+        return None if snapped or wrong else self.fold(seq, head["control"]["offset"], told, parts)
+
+    def unreadable(self, seq: int) -> None:
+        if seq == self.next:
+            self.fault("unreadable", seq, "quarantined")
+            self.next, self.prev = seq + 1, b""
+
+    def fault(self, kind: str, seq: int, status: str, *, sticky: bool = False) -> None:
+        self.faults.append((kind, seq))
+        self.snapshot, self.torn = None, True
+        self.lose_bases()
+        if not self.sticky and self.status != "closed":
+            self.status, self.sticky = status, sticky
+
+    def lose_bases(self) -> None:
+        for holder in self.holders.values():
+            holder.base, holder.born_empty = None, False
+
+    @property
+    def whole(self) -> bool:
+        return self.status in ("live", "draining")
+
+    # what may be told
+
+    def wrong(self, head: Json, told: list[Json], parts: dict[bytes, list[Json]], lossy: bool) -> bool:
+        openings = [event for event in told if event["type"] == "opened"]
+        if len(openings) != (head["seq"] == 0) or head["epoch_no"] != self.epoch["no"]:
+            return True
+        for alias, events in parts.items():
+            for event in events:
+                if event["type"] == "profile_declared":
+                    known = self.declared.get((alias, event["profile"]))
+                    if known is not None and known != event:
+                        return True
+        lists = [event["holders"] for event in openings]
+        lists += [event["opened"]["holders"] for event in told if event["type"] == "snapshot_begin"]
+        if any(self.redefines(one) for holders in lists for one in holders):
+            return True
+        return not lossy and self.out_of_place(told, parts, lists)
+
+    def redefines(self, declared: Json) -> bool:
+        known = self.holders.get(declared["name"])
+        if known is None:
+            return False
+        was = known.declared
+        groups = {group["index"]: group for group in declared["groups"]}
+        same = (was["tier"], was["durable_id"]) == (declared["tier"], declared["durable_id"])
+        return not same or any(groups.get(group["index"]) != group for group in was["groups"])
+
+    def out_of_place(self, told: list[Json], parts: dict[bytes, list[Json]], lists: list[Any]) -> bool:
+        groups = {name: set(holder.groups) for name, holder in self.holders.items()}
+        for holders in lists:
+            if len({one["name"] for one in holders}) != len(holders):
+                return True
+            groups |= {one["name"]: {group["index"] for group in one["groups"]} for one in holders}
+        ranges = [event for event in told if event["type"] == "snapshot_range"]
+        if len(ranges) > 1:
+            return True
+        named: set[str] = set()
+        for event in told:
+            if event["type"] == "snapshot_range":
+                if event["group"] not in groups.get(event["holder"], ()) or event["low"] > event["high"]:
+                    return True
+            elif event["type"] == "orphans":
+                named.add(event["holder"])
+            elif event["type"] == "cleared":
+                named |= set(event["holders"])
+            elif event["type"] == "snapshot_end":
+                named |= {one["holder"] for one in event["inventories"]}
+        if not named <= groups.keys():
+            return True
+        usable = self.declared.keys() - self.retired
+        for alias, events in parts.items():
+            for event in events:
+                kind = event["type"]
+                profiles: list[int] = []
+                places: list[tuple[str, int]] = []
+                if kind == "profile_declared":
+                    usable.add((alias, event["profile"]))
+                elif kind == "snapshot_part":
+                    profiles = [run["profile"] for run in event["runs"]]
+                    if not ranges:
+                        return True
+                elif kind in ("block_stored", "transfer_started", "profile_retired"):
+                    profiles = [event["profile"]]
+                if kind in (
+                    "block_stored",
+                    "block_evicted",
+                    "block_invalidated",
+                    "statement",
+                    "transfer_started",
+                ):
+                    places = [(event["holder"], event["group"])]
+                elif kind == "tier_changed":
+                    places = [(event["from_holder"], event["group"]), (event["to_holder"], event["group"])]
+                if any((alias, one) not in usable for one in profiles):
+                    return True
+                if any(group not in groups.get(holder, ()) for holder, group in places):
+                    return True
+        return False
+
+    # what it means
+
+    def fold(self, seq: int, installed: int, told: list[Json], parts: dict[bytes, list[Json]]) -> list[Json]:
+        landed: list[Json] = []
+        for event in told:
+            self.tell(event, seq, installed)
+        for alias, events in parts.items():
+            for event in events:
+                if event["type"] == "transfer_committed" and event["transfer"] not in self.moving:
+                    self.faults.append(("gap", seq))
+                    self.lose_bases()
+                self.change(alias, event, seq, installed, landed)
+        for event in told:
+            if event["type"] == "snapshot_range" and event["holder"] in self.holders:
+                self.replace(event, seq, installed, parts, landed)
+        for event in told:
+            if event["type"] == "snapshot_end":
+                self.finish(event)
+        for alias, events in parts.items():
+            for event in events:
+                if event["type"] == "statement":
+                    self.compare(alias, event, seq)
+        return landed
+
+    def tell(self, event: Json, seq: int, installed: int) -> None:
+        kind = event["type"]
+        if kind == "opened":
+            self.declare(event, seq)
+            self.opened = event
+            if self.status == "unopened":
+                self.status = "live"
+        elif kind == "snapshot_begin":
+            self.declare(event["opened"], None)
+            self.opened = self.opened or event["opened"]
+            self.snapshot = {
+                "name": event["snapshot"], "begin": seq, "ranges": defaultdict(list), "broken": False,
+                "pool": event["source"] == "pool",
+            }  # fmt: skip
+        elif kind == "engine_loss":
+            for name, holder in self.holders.items():
+                self.doubt(name, holder)
+            self.spoil_snapshot()
+        elif kind == "cleared":
+            for name, holder in self.holders.items():
+                if name in event["holders"]:
+                    self.empty(name)
+                    holder.inventory, holder.orphans, holder.unassigned = "empty", 0, 0
+                    holder.base, holder.born_empty, holder.lost = seq, False, False
+                    holder.cleared = (seq, installed)
+                elif event["unknown_scope"]:
+                    self.doubt(name, holder)
+            if event["unknown_scope"]:
+                self.spoil_snapshot()
+        elif kind == "orphans":
+            if event["holder"] in self.holders:
+                holder = self.holders[event["holder"]]
+                holder.orphans, holder.unassigned = event["orphans"], event["unassigned"]
+        elif kind == "drained":
+            self.draining = True
+            if self.status == "live":
+                self.status = "draining"
+        elif kind == "closed":
+            self.status, self.engine_ended = "closed", event["engine_ended"]
+            for name, holder in self.holders.items():
+                if event["engine_ended"] and holder.durable is None:
+                    self.empty(name)
+
+    def declare(self, opened: Json, seq: int | None) -> None:
+        for declared in opened["holders"]:
+            made, known = Holder(declared), self.holders.get(declared["name"])
+            if known is not None:
+                for name in ("inventory", "base", "born_empty", "cleared", "orphans", "unassigned", "lost"):
+                    setattr(made, name, getattr(known, name))
+            elif seq is not None and made.inventory == "empty":
+                made.base, made.born_empty = seq, True
+            self.holders[declared["name"]] = made
+
+    def doubt(self, name: str, holder: Holder) -> None:
+        holder.inventory, holder.lost, holder.base, holder.born_empty = "partial", True, None, False
+        for place, copies in self.held.items():
+            if place[0] == name:
+                for copy in copies.values():
+                    copy.state = "uncertain"
+
+    def spoil_snapshot(self) -> None:
+        if self.snapshot is not None:
+            self.snapshot["broken"] = True
+
+    def empty(self, name: str) -> None:
+        for tables in (self.held, self.shadow, self.unverified):
+            for place in tables:
+                if place[0] == name:
+                    tables[place].clear()
+
+    def known_place(self, place: Place, profile: int | None = None) -> bool:
+        holder = self.holders.get(place[0])
+        fits = holder is not None and place[1] in holder.groups
+        return fits and (profile is None or (place[2], profile) in self.declared)
+
+    def change(self, alias: bytes, event: Json, seq: int, installed: int, landed: list[Json]) -> None:
+        kind = event["type"]
+        place: Place = (event.get("holder", ""), event.get("group", 0), alias)
+        if kind == "profile_declared":
+            self.declared[alias, event["profile"]] = event
+            self.retired.discard((alias, event["profile"]))
+        elif kind == "profile_retired":
+            if (alias, event["profile"]) in self.declared:
+                self.retired.add((alias, event["profile"]))
+            for where in [one for one in self.held if one[2] == alias]:
+                gone = [b for b, copy in self.held[where].items() if copy.number == event["profile"]]
+                self.drop(where, gone)
+        elif kind in ("block_stored", "transfer_started"):
+            if not self.known_place(place, event["profile"]):
+                return
+            moves = kind == "transfer_started"
+            if moves:
+                self.moving[event["transfer"]] = (place, event["admitted_after"], seq, event["ids"])
+            for block in event["ids"]:
+                copy = Copy(
+                    profile=self.profile(alias, event["profile"]),
+                    number=event["profile"],
+                    state="pending" if moves else "committed",
+                    lineage="transfer" if moves else event["lineage"],
+                    age=event["admitted_after"],
+                    seq=seq,
+                    installed=installed,
+                    transfer=event["transfer"] if moves else None,
+                )
+                self.put(place, block, copy)
+            landed.append({"by": kind, "place": place, "ids": event["ids"], "age": event["admitted_after"]})
+        elif kind == "transfer_committed":
+            if event["transfer"] in self.moving:
+                where, age, _, ids = self.moving.pop(event["transfer"])
+                mine = self.pending(where, event["transfer"])
+                state = "committed" if sha(b"".join(sorted(mine))) == event["digest"] else "uncertain"
+                for block in mine:
+                    self.held[where][block].state = state
+                landed.append({"by": kind, "place": where, "ids": ids, "age": age})
+        elif kind in ("transfer_aborted", "transfer_rejected"):
+            if event["transfer"] in self.moving:
+                where = self.moving.pop(event["transfer"])[0]
+                self.drop(where, self.pending(where, event["transfer"]))
+        elif kind == "block_evicted":
+            if not event["certain"]:
+                for block in event["ids"]:
+                    if block in self.held.get(place, {}):
+                        self.held[place][block].state = "uncertain"
+                return
+            self.drop(place, event["ids"])
+            if event["reason"] == "expired":
+                for name in [name for name, one in self.moving.items() if one[0] == place]:
+                    if not self.pending(place, name):
+                        del self.moving[name]
+        elif kind == "block_invalidated":
+            self.drop(place, event["ids"])
+            holder = self.holders.get(place[0])
+            if holder is None or holder.base is None:
+                self.unverified[place] |= set(event["ids"])
+        elif kind == "tier_changed":
+            source: Place = (event["from_holder"], event["group"], alias)
+            target: Place = (event["to_holder"], event["group"], alias)
+            if self.known_place(source) and self.known_place(target):
+                have = self.held.get(source, {})
+                moved = {block: have[block] for block in event["ids"] if block in have}
+                self.drop(source, moved)
+                for block, copy in moved.items():
+                    self.put(target, block, copy)
+
+    def profile(self, alias: bytes, number: int) -> str:
+        content = dict(self.declared[alias, number]["content"])
+        if content["approximate"] is None:
+            del content["approximate"]
+        plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(plain.encode()).hexdigest()
+
+    def put(self, place: Place, block: bytes, copy: Copy) -> None:
+        past = self.shadow.get(place, {})
+        if block in past and copy.age is not None and older(past[block], copy.age) != copy.age:
+            copy.doubted = True
+        if block in self.unverified.get(place, ()):
+            copy.doubted = True
+        have = self.held[place].get(block)
+        if have is None:
+            self.held[place][block] = copy
+            return
+        if "committed" in (have.state, copy.state):
+            have.state = "committed"
+        have.age = older(have.age, copy.age)
+        have.doubted = have.doubted or copy.doubted
+
+    def drop(self, place: Place, ids: Any) -> None:
+        for block in list(ids):
+            self.held.get(place, {}).pop(block, None)
+            self.shadow.get(place, {}).pop(block, None)
+
+    def pending(self, place: Place, transfer: str) -> list[bytes]:
+        copies = self.held.get(place, {})
+        return [b for b, copy in copies.items() if copy.transfer == transfer and copy.state == "pending"]
+
+    # snapshots and statements
+
+    def replace(
+        self, mark: Json, seq: int, installed: int, parts: dict[bytes, list[Json]], landed: list[Json]
+    ) -> None:
+        name, group, low, high = mark["holder"], mark["group"], mark["low"], mark["high"]
+        listed: dict[tuple[bytes, bytes], Copy] = {}
+        for alias, events in parts.items():
+            place: Place = (name, group, alias)
+            for run in (run for event in events if event["type"] == "snapshot_part" for run in event["runs"]):
+                if (alias, run["profile"]) not in self.declared:
+                    self.snapshot = None
+                    continue
+                inside = [block for block in run["ids"] if low <= block <= high]
+                for block in inside:
+                    listed[alias, block] = Copy(
+                        profile=self.profile(alias, run["profile"]),
+                        number=run["profile"],
+                        state=run["state"],
+                        lineage=run["lineage"],
+                        age=run["admitted_after"],
+                        seq=seq,
+                        installed=installed,
+                        transfer=run["transfer"],
+                    )
+                if run["state"] != "pending":
+                    landed.append(
+                        {
+                            "by": "snapshot_part",
+                            "place": place,
+                            "ids": tuple(inside),
+                            "age": run["admitted_after"],
+                        }
+                    )
+                elif run["transfer"] is not None:
+                    self.moving.setdefault(run["transfer"], (place, run["admitted_after"], seq, run["ids"]))
+        holder = self.holders[name]
+        unwatched = self.torn or holder.inventory == "partial"
+        unseen = holder.lost and not (self.snapshot is not None and self.snapshot["pool"])
+        here = [one for one in self.held if one[:2] == (name, group)]
+        before = {
+            (place[2], block): self.held[place].pop(block)
+            for place in here
+            for block in [b for b in self.held[place] if low <= b <= high]
+        }
+        for (alias, block), copy in listed.items():
+            have = before.get((alias, block))
+            if have is not None:
+                if unseen and (have.state, copy.state) == ("uncertain", "committed"):
+                    copy.state = "uncertain"
+                age = older(have.age, copy.age)
+                copy.doubted = have.doubted or (unwatched and age != copy.age)
+                copy.age = age
+                if not unwatched:
+                    copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
+            self.put((name, group, alias), block, copy)
+        for place, past in self.shadow.items():
+            if place[:2] == (name, group):
+                for block in [b for b in past if low <= b <= high]:
+                    del past[block]
+        if self.snapshot is not None and self.snapshot["name"] == mark["snapshot"]:
+            bounds = (int.from_bytes(low, "big"), int.from_bytes(high, "big"))
+            self.snapshot["ranges"][name, group].append(bounds)
+
+    def finish(self, event: Json) -> None:
+        work, self.snapshot = self.snapshot, None
+        if work is None or work["name"] != event["snapshot"]:
+            return
+        for name, holder in self.holders.items():
+            for group in holder.groups:
+                reached = 0
+                for low, high in sorted(work["ranges"].get((name, group), [])):
+                    if low > reached:
+                        return
+                    reached = max(reached, high + 1)
+                if reached < WHOLE_SPACE:
+                    return
+        for entry in event["inventories"]:
+            found = self.holders.get(entry["holder"])
+            if found is None or (found.lost and not work["pool"]):
+                continue
+            partial = entry["inventory"] == "partial"
+            found.inventory, found.lost = entry["inventory"], found.lost and partial
+            found.base, found.born_empty = (None if partial or work["broken"] else work["begin"]), False
+        self.torn = False
+        if not self.sticky and self.status != "closed":
+            self.status = "draining" if self.draining else "live"
+
+    def compare(self, alias: bytes, event: Json, seq: int) -> None:
+        place: Place = (event["holder"], event["group"], alias)
+        holder = self.holders.get(event["holder"])
+        exact = holder is not None and holder.base is not None
+        ids = [block for block, copy in self.held.get(place, {}).items() if copy.state != "invalid"]
+        total = sum(int.from_bytes(block, "big") for block in ids) % WHOLE_SPACE
+        if (event["count"], event["checksum"]) == (len(ids), total.to_bytes(16, "big")):
+            if exact and place in self.unverified:
+                self.unverified[place] &= self.held.get(place, {}).keys()
+            return
+        if exact:
+            self.diverged.append((seq, place))
+        if self.whole:
+            self.snapshot, self.status = None, "quarantined"
+
+
+# ---------------------------------------------------------------- the request's case
+
+
+class Case:
+    """A stream under one request: its acks, what came late, what is disputed. `names`: alias -> domain."""
+
+    def __init__(self, epoch: Json, names: dict[bytes, str]) -> None:
+        self.epoch, self.names, self.stream = epoch, names, Stream(epoch)
+        self.acks: dict[str, Json] = {}
+        self.first: dict[str, Json] = {}
+        self.refused: dict[str, Json] = {}
+        self.late: list[Json] = []
+        self.barriers: dict[str, int] = {}
+        self.appeared: dict[Place, int] = {}
+        self.disputes: list[str] = []
+        self.strange: set[bytes] = set()
+        self.other_control = False
+        self.closed_at: int | None = None
+        self.ended_at: int | None = None
+        self.stored_under = self.opened_under = -1
+        self.recreated = self.removed = 0
+
+
+class Trial:
+    """Everything about one request; `feed` the event lines in order, then `judge`."""
+
+    def __init__(
+        self, control: Control, request: Json, alias_keys: dict[str, bytes], starts: dict[int, int]
+    ) -> None:
+        self.control, self.request, self.keys, self.starts = control, request, alias_keys, starts
+        self.no: int = request["number"]
+        self.scope: Json = request["scope"]
+        self.whole_domain = self.scope["type"] in ("tenant", "domain", "subject")
+        self.everywhere = self.scope["type"] == "profile"
+        self.domains = {d for d in set(control.domains) | set(alias_keys) if self.reaches(d)}
+        self.owed = sorted(self.domains & set(alias_keys))
+        self.cases: dict[tuple[str, int, str], Case] = {}
+        self.strangers: set[tuple[str, int, str]] = set()
+        self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
+        self.torn: dict[str, set[bytes]] = defaultdict(set)
+        self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self.reasons: set[tuple[str, str, str, bool]] = set()
+        self.counter: list[tuple[Any, ...]] = []
+
+    def reaches(self, domain: str) -> bool:
+        scope = self.scope
+        if scope["type"] == "tenant":
+            return bool(self.control.domains.get(domain) == scope["tenant"])
+        if scope["type"] == "subject":
+            return bool(domain == f"{scope['domain']}/{scope['subject']}")
+        return scope["type"] == "profile" or bool(domain == scope["domain"])
+
+    def names(self, worker: str, rank: int, epoch_no: int) -> dict[bytes, str]:
+        return {alias_of(self.keys[domain], worker, rank, epoch_no): domain for domain in self.owed}
+
+    # reading
+
+    def feed(self, line: Json) -> None:
+        kind = line["t"]
+        if kind == "leaf":
+            return
+        if kind in ("stranger", "unreadable"):
+            worker, rank, epoch = line["stream"]
+            stream = (str(worker), int(rank), str(epoch))
+            if kind == "stranger":
+                self.strangers.add(stream)
+            else:
+                bytes.fromhex(line["x"])
+                self.unread(stream, int(line["seq"]), int(line["p"]))
+            return
+        if kind != "event":
+            raise Invalid("the evidence holds a line of an unknown kind")
+        raw = str(line["h"]).encode()
+        bodies = {int(index): str(body).encode() for index, body in line["b"].items()}
+        signature = unbase64(line["s"])
+        head, seen = read_header(raw)
+        if head is None:
+            if seen is not None:
+                self.unread(seen[:3], seen[3], int(line["p"]))
+            return
+        stream = (head["worker"], head["rank"], head["epoch"])
+        opened = self.open_parts(head, bodies)
+        if opened is None:
+            self.unread(stream, head["seq"], int(line["p"]))
+            return
+        epoch = self.control.epochs.get(stream)
+        if epoch is None:
+            self.strangers.add(stream)
+        elif int(line["p"]) == epoch["partition"]:
+            self.apply(self.case(epoch), head, raw, signature, int(line["o"]), *opened)
+
+    def open_parts(
+        self, head: Json, bodies: dict[int, bytes]
+    ) -> tuple[list[Json], dict[bytes, list[Json]]] | None:
+        """Part 0 and the parts in scope; None if one of them isn't what the header says."""
+        names = self.names(head["worker"], head["rank"], head["epoch_no"])
+        told: list[Json] = []
+        parts: dict[bytes, list[Json]] = {}
+        for index, ref in enumerate(head["parts"]):
+            if ref["alias"] is not None and not self.everywhere and ref["alias"] not in names:
+                continue
+            if index not in bodies:
+                raise Invalid(f"part {index} of record {head['seq']} is left out")
+            if sha(bodies[index]) != ref["sha256"]:
+                return None
+            try:
+                shape = STREAM_PART if ref["alias"] is None else DOMAIN_PART
+                events = list(shape(json.loads(bodies[index]))["events"])
+            except (ValueError, RecursionError):
+                return None
+            if len(events) != ref["events"]:
+                return None
+            if ref["alias"] is None:
+                told = events
+            else:
+                parts[ref["alias"]] = events
+        return told, parts
+
+    def unread(self, stream: tuple[str, int, str], seq: int, partition: int) -> None:
+        epoch = self.control.epochs.get(stream)
+        if epoch is not None and partition == epoch["partition"]:
+            self.case(epoch).stream.unreadable(seq)
+
+    def case(self, epoch: Json) -> Case:
+        known = self.cases.get(epoch["stream"])
+        if known is not None:
+            return known
+        made = Case(epoch, self.names(epoch["stream"][0], epoch["stream"][1], epoch["no"]))
+        mine = {domain: alias for alias, domain in made.names.items()}
+        for other in self.cases.values():
+            if other.epoch["life"] != epoch["life"] or other.epoch["no"] > epoch["no"]:
+                continue
+            for (holder, group, alias), copies in other.stream.held.items():
+                here = mine.get(other.names.get(alias, ""))
+                if here is not None:
+                    past = {b: None if copy.doubted else copy.age for b, copy in copies.items()}
+                    made.stream.shadow[holder, group, here].update(past)
+            for (holder, group, alias), ids in other.stream.unverified.items():
+                here = mine.get(other.names.get(alias, ""))
+                if here is not None:
+                    made.stream.unverified[holder, group, here] |= ids
+        self.cases[epoch["stream"]] = made
+        return made
+
+    def apply(
+        self, case: Case, head: Json, raw: bytes, signature: bytes | None, offset: int,
+        told: list[Json], parts: dict[bytes, list[Json]],
+    ) -> None:  # fmt: skip
+        seq, installed, stream = head["seq"], head["control"]["offset"], case.stream
+        if self.control.whole and self.control.hashes.get(installed) != head["control"]["hash"]:
+            case.other_control = True
+        signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
+        again = seq < stream.next
+        landed = stream.take(head, sha(raw), told, parts)
+        if seq == 0 and stream.first_prev != case.epoch["sha256"]:
+            case.disputes.append("chain_break")
+        if again:
+            return
+        if not signed and (signature is not None or seq == 0):
+            case.disputes.append("signature_invalid")
+        if landed is None:
+            return
+        if seq == 0:
+            case.opened_under = installed
+        for alias, events in parts.items():
+            domain = self.domain(case, alias)
+            for event in events:
+                self.learn(case, alias, domain, event, seq, installed)
+        for one in landed:
+            self.came(case, one, seq, offset)
+        if stream.engine_ended and case.ended_at is None and signed:
+            case.ended_at = seq
+        if stream.status == "closed" and case.closed_at is None:
+            case.closed_at = seq
+        for alias, events in parts.items():
+            domain = self.domain(case, alias)
+            for event in events:
+                if event["type"] == "ack":
+                    self.ack(case, alias, domain, event, seq, offset, installed, signed)
+                elif event["type"] == "refused" and event["request"] == self.no:
+                    case.refused[domain] = event
+                    case.acks.pop(domain, None)
+
+    def domain(self, case: Case, alias: bytes) -> str:
+        if alias in case.names:
+            return case.names[alias]
+        case.strange.add(alias)
+        return alias.hex()
+
+    def learn(self, case: Case, alias: bytes, domain: str, event: Json, seq: int, installed: int) -> None:
+        kind = event["type"]
+        links: list[tuple[bytes, bytes]] = []
+        if kind in ("block_stored", "transfer_started"):
+            case.appeared[event["holder"], event["group"], alias] = seq
+            case.stored_under = max(case.stored_under, installed)
+            links = list(zip(event["ids"], (event["parent"] or ROOT, *event["ids"]), strict=False))
+        elif kind == "snapshot_part":
+            links = [link for run in event["runs"] for link in zip(run["ids"], run["parents"], strict=True)]
+        elif kind == "block_invalidated" and event["request"] == self.no:
+            case.removed += len(event["ids"])
+        if not self.whole_domain and not self.everywhere:
+            for block, parent in links:
+                if self.parents[domain].setdefault(block, parent) != parent:
+                    self.torn[domain].add(block)
+
+    def came(self, case: Case, one: Json, seq: int, offset: int) -> None:
+        place: Place = one["place"]
+        domain = self.domain(case, place[2])
+        since = self.discharged.get((case.epoch["life"], domain))
+        if not one["ids"] or since is None or since > case.epoch["no"]:
+            return
+        if one["by"] == "snapshot_part" and domain not in case.first:
+            return
+        copy = case.stream.held.get(place, {}).get(one["ids"][0])
+        age = self.age(case, place[0], one["age"], seq)
+        if age == "fresh" and one["by"] in ("snapshot_part", "transfer_started"):
+            return
+        if age == "fresh" and self.whole_domain:
+            case.recreated += len(one["ids"])
+            return
+        profile = copy.profile if copy is not None else None
+        case.late.append(
+            {**one, "seq": seq, "offset": offset, "domain": domain, "profile": profile, "is": age}
+        )
+
+    def age(self, case: Case, holder: str, admitted: int | None, seq: int) -> str:
+        if admitted is not None:
+            return "old" if admitted < self.no else "fresh"
+        barrier = case.barriers.get(holder)
+        return "fresh" if barrier is not None and seq > barrier else "unknown"
+
+    def copy_age(self, case: Case, holder: str, copy: Copy) -> str:
+        if copy.lineage == "prefill" and copy.installed < self.no:
+            return "old"
+        return self.age(case, holder, None if copy.doubted else copy.age, copy.seq)
+
+    def ack(
+        self,
+        case: Case,
+        alias: bytes,
+        domain: str,
+        event: Json,
+        seq: int,
+        offset: int,
+        installed: int,
+        signed: bool,
+    ) -> None:
+        standing = next((one for one in event["requests"] if one["request"] == self.no), None)
+        if standing is None or installed < self.no:
+            return
+        stream = case.stream
+        if standing["old_left"] == 0:
+            self.raise_barriers(case)
+        residents = [
+            (place[0], block, copy.profile, self.copy_age(case, place[0], copy))
+            for place, copies in stream.held.items()
+            if place[2] == alias
+            for block, copy in copies.items()
+        ]
+        found = {
+            "seq": seq, "offset": offset, "installed": installed, "standing": standing, "nonce": event["nonce"],
+            "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
+            "bases": {
+                name: (one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned)
+                for name, one in stream.holders.items()
+            },
+        }  # fmt: skip
+        case.acks[domain] = found
+        case.refused.pop(domain, None)
+        if standing["old_left"] == 0:
+            case.first.setdefault(domain, found)
+            self.discharged.setdefault((case.epoch["life"], domain), case.epoch["no"])
+
+    def raise_barriers(self, case: Case) -> None:
+        stream = case.stream
+        if stream.opened is None or stream.opened["connectors"] or len(stream.holders) != 1:
+            return
+        ((name, holder),) = stream.holders.items()
+        if holder.durable is not None or name in case.barriers:
+            return
+        if holder.cleared is not None and holder.cleared[1] >= self.no:
+            case.barriers[name] = holder.cleared[0]
+        elif holder.born_empty and case.opened_under >= self.no:
+            case.barriers[name] = 0
+
+    # judging
+
+    def covers(self, domain: str, block: bytes, profile: str | None) -> bool | None:
+        """Whether a block is in scope; None if that can't be told."""
+        if self.whole_domain:
+            return True
+        if self.everywhere:
+            return None if profile is None else profile == self.scope["profile"].hex()
+        tops = set(self.scope["ids"][-1:] if self.scope["type"] == "prefix" else self.scope["ids"])
+        passed: set[bytes] = set()
+        while block not in tops:
+            if block == ROOT:
+                return False
+            parent = self.parents[domain].get(block)
+            if parent is None or block in self.torn[domain] or block in passed:
+                return None
+            passed.add(block)
+            block = parent
+        return True
+
+    def add(self, condition: str, reason: str, subject: str, waits: bool = False) -> None:
+        self.reasons.add((condition, reason, subject, waits))
+
+    def lives(self) -> tuple[list[Json], dict[tuple[str, int, str], str]]:
+        """Engine lives that owe, and the streams of those that are proven gone."""
+        lives: dict[tuple[str, int, str], list[Json]] = defaultdict(list)
+        for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
+            lives[epoch["life"]].append(epoch)
+        owing: list[Json] = []
+        gone: dict[tuple[str, int, str], str] = {}
+        for epochs in lives.values():
+            cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+            if epochs[-1]["life"][0] == CANARY and not any(c.appeared or c.stream.declared for c in cases):
+                continue
+            proof = self.ended(epochs, cases)
+            if proof:
+                gone |= {epoch["stream"]: proof for epoch in epochs}
+                continue
+            last = epochs[-1]
+            case = self.cases.get(last["stream"])
+            owing.append(
+                {"epoch": last, "earlier": epochs[:-1], "case": case, "absent": self.absent(last, case)}
+            )
+        return owing, gone
+
+    def ended(self, epochs: list[Json], cases: list[Case]) -> str:
+        worker, _, life = epochs[-1]["life"]
+        attested = self.control.exits.get((worker, life))
+        if attested is not None and all(case.stored_under < attested for case in cases):
+            return f"exit attested (kv.control/{attested})"
+        last = self.cases.get(epochs[-1]["stream"])
+        if last is None or last.ended_at is None or last.stream.sticky or last.disputes:
+            return ""
+        after = max(last.appeared.values(), default=-1) > last.ended_at
+        twice = any(kind == "equivocation" for kind, _ in last.stream.faults)
+        return "" if after or twice else f"closed with its engine (record {last.ended_at})"
+
+    def absent(self, epoch: Json, case: Case | None) -> str:
+        fence = self.control.fences.get(epoch["stream"])
+        if fence is not None:
+            return f"fenced ({fence})"
+        if self.control.newest(*epoch["stream"][:2])["stream"] != epoch["stream"]:
+            return "superseded"
+        return "closed" if case is not None and case.closed_at is not None else ""
+
+    def judge(self, anchoring: Json) -> Json:
+        owing, gone = self.lives()
+        self.p1(owing, anchoring)
+        self.p2(owing)
+        for one in owing:
+            if one["case"] is not None:
+                self.p3(one)
+                self.p4(one)
+                self.p7(one)
+                self.p8(one)
+        recreated = self.p5(set(gone))
+        self.p6(owing)
+        nonce = self.p9(owing)
+        waits = any(reason[3] for reason in self.reasons)
+        kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
+        return {
+            "kind": "REFUTED" if self.counter else kind,
+            "conditions": {f"P{n}": self.standing(f"P{n}") for n in range(1, 10)},
+            "reasons": self.reasons,
+            "counter": sorted(self.counter, key=repr),
+            "recreated": recreated,
+            "removed": sum(case.removed for case in self.cases.values()),
+            "nonce": nonce,
+            "holders": sorted(self.discharges(owing, gone), key=repr),
+            "anchoring": anchoring["line"],
+        }
+
+    def standing(self, condition: str) -> str:
+        if any(("P4" if one[7] == "ack" else "P5") == condition for one in self.counter):
+            return "refuted"
+        mine = [reason for reason in self.reasons if reason[0] == condition]
+        if any(reason[1] == "not_evaluated" for reason in mine):
+            return "not_evaluated"
+        return "waiting" if any(reason[3] for reason in mine) else "unmet" if mine else "met"
+
+    def p1(self, owing: list[Json], anchoring: Json) -> None:
+        control = self.control
+        if control.start not in (None, 0):
+            self.add("P1", "retention_truncated", "kv.control")
+        if control.holes:
+            self.add("P1", "topic_compacted", "kv.control")
+        if not control.log:
+            self.add("P1", "signature_invalid", "kv.control")
+        for offset in control.broken[:20]:
+            self.add("P1", "signature_invalid", f"kv.control/{offset}")
+        for offset in control.unread[:20]:
+            self.add("P1", "unparseable_record", f"kv.control/{offset}")
+        for one in owing:
+            if one["case"] is not None and one["case"].other_control:
+                self.add("P1", "chain_break", path(one["epoch"]))
+        if anchoring["problems"]:
+            self.add("P1", "checkpoint_unverified", "kv.audit")
+        if anchoring["witnessed"] < anchoring["quorum"]:
+            self.add("P1", "witness_quorum_missing", "kv.audit")
+
+    def p2(self, owing: list[Json]) -> None:
+        for stream in self.strangers:
+            self.add("P2", "membership_incomplete", "/".join(map(str, stream)))
+        if not self.domains:
+            subject = self.scope["type"] == "subject"
+            self.add("P2", "not_evaluated" if subject else "scope_undecidable", f"request {self.no}")
+        for domain in self.domains - set(self.keys):
+            self.add("P2", "scope_undecidable", domain)
+        if self.scope["type"] == "tenant":
+            tenant = self.scope["tenant"]
+            for domain, admitted in self.control.admitted:
+                if admitted == tenant and self.control.domains.get(domain) != tenant:
+                    self.add("P2", "shared_domain", domain)
+        for one in owing:
+            for domain in self.owed:
+                self.acked(one, domain)
+            if one["case"] is not None and one["case"].strange:
+                self.add("P2", "scope_undecidable", path(one["epoch"]))
+
+    def acked(self, one: Json, domain: str) -> None:
+        case, subject, live = one["case"], path(one["epoch"]), not one["absent"]
+        ack = case.acks.get(domain) if case is not None else None
+        if ack is not None and ack["standing"]["old_left"] == 0:
+            if not ack["signed"]:
+                self.add("P2", "signature_invalid", subject)
+            return
+        refusal = case.refused.get(domain) if case is not None else None
+        if refusal is not None:
+            waits = live and refusal["reason"] in ("blocks_in_use", "engine_error")
+            self.add("P2", "delete_refused", subject, waits)
+        elif live:
+            self.add("P2", "frontier_behind", subject, True)
+        else:
+            words = {"fenced (timeout)": "death_by_timeout_only", "superseded": "epoch_unfenced"}
+            self.add("P6", words.get(one["absent"], "missing_ack"), subject)
+
+    def last_acks(self, one: Json) -> Iterator[tuple[str, Json]]:
+        for domain in self.owed:
+            ack = one["case"].acks.get(domain)
+            if ack is not None and ack["standing"]["old_left"] == 0:
+                yield domain, ack
+
+    def exact_since(self, one: Json, base: tuple[Any, ...]) -> Any:
+        since, born, _, durable, *_ = base
+        if not born:
+            return since
+        if durable is None:
+            return None if any(e["stream"] in self.cases for e in one["earlier"]) else since
+        earlier = [case for case in self.cases.values() if case.epoch["no"] < one["epoch"]["no"]]
+        listed = any(holder.durable == durable for case in earlier for holder in case.stream.holders.values())
+        return None if listed else since
+
+    def foreign(self, one: Json, base: tuple[Any, ...]) -> bool:
+        return base[3] is not None and self.control.owners.get(base[3]) != one["epoch"]["life"][0]
+
+    def p3(self, one: Json) -> None:
+        case: Case = one["case"]
+        subject, live = path(one["epoch"]), not one["absent"]
+        for dispute in case.disputes:
+            self.add("P3", dispute, subject)
+        for kind, _ in case.stream.faults:
+            if kind in ("chain_break", "equivocation"):
+                self.add("P3", kind, subject)
+        opened = case.stream.opened
+        if opened is not None and opened["engine_life"] != one["epoch"]["life"][2]:
+            self.add("P3", "chain_break", subject)
+        for _, ack in self.last_acks(one):
+            bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0)}
+            for name, base in bases.items():
+                if self.exact_since(one, base) is not None or self.foreign(one, base):
+                    continue
+                faults = [kind for kind, seq in case.stream.faults if seq <= ack["seq"]]
+                last = faults[-1] if faults else ""
+                if last in ("unreadable", "illegal"):
+                    self.add("P3", "unparseable_record", f"{subject} {name}", live)
+                elif last == "gap":
+                    start = self.starts.get(one["epoch"]["partition"], 0)
+                    cut = min(case.stream.seen, default=0) > 0 and start > 0
+                    self.add("P3", "retention_truncated" if cut else "seq_gap", f"{subject} {name}", live)
+                elif not last or base[2] == "partial":
+                    self.add("P3", "inventory_incomplete", f"{subject} {name}", live)
+
+    def p4(self, one: Json) -> None:
+        case: Case = one["case"]
+        subject, live = path(one["epoch"]), not one["absent"]
+        for domain, ack in self.last_acks(one):
+            old: dict[str, list[bytes]] = defaultdict(list)
+            for holder, block, profile, age in ack["residents"]:
+                base = ack["bases"].get(holder)
+                if base is not None and self.foreign(one, base):
+                    continue
+                inside = self.covers(domain, block, profile)
+                if inside is None:
+                    self.add("P4", "scope_undecidable", subject)
+                elif inside and age == "unknown":
+                    self.add("P4", "unknown_lineage", subject)
+                elif inside:
+                    old[holder].append(block)
+            for holder, blocks in old.items():
+                base = ack["bases"].get(holder)
+                sound = base is not None and self.exact_since(one, base) is not None
+                sound = sound and not case.stream.faults and not case.disputes and not case.other_control
+                differs = any(place[0] == holder for _, place in case.stream.diverged)
+                if not sound or differs or not ack["signed"]:
+                    self.add("P4", "inventory_divergence", f"{subject} {holder}")
+                else:
+                    where = (one["epoch"]["partition"], ack["offset"], holder, "ack")
+                    self.counter.append((*one["epoch"]["stream"], ack["seq"], *where, None, *shown(blocks)))
+            loose = ack["standing"]["orphans"] + ack["standing"]["unassigned"]
+            loose += sum(base[4] + base[5] for base in ack["bases"].values())
+            if loose:
+                self.add("P4", "inventory_incomplete", subject, live)
+
+    def p5(self, dead: set[tuple[str, int, str]]) -> int:
+        recreated = sum(case.recreated for case in self.cases.values())
+        for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
+            stream = case.epoch["stream"]
+            for late in case.late:
+                inside = [self.covers(late["domain"], block, late["profile"]) for block in late["ids"]]
+                yes, maybe_ = inside.count(True), inside.count(None)
+                if late["is"] == "fresh":
+                    recreated += yes
+                elif late["is"] == "old":
+                    if yes and late["by"] != "transfer_started":
+                        where = (case.epoch["partition"], late["offset"], late["place"][0], late["by"])
+                        ids = tuple(block.hex() for block in late["ids"][:8])
+                        self.counter.append((*stream, late["seq"], *where, late["age"], yes, ids))
+                    if maybe_ and stream not in dead:
+                        self.add("P5", "scope_undecidable", "/".join(map(str, stream)))
+                elif (yes or maybe_) and stream not in dead:
+                    last = case.acks.get(late["domain"])
+                    if last is None or late["seq"] > last["seq"]:
+                        self.add("P5", "unknown_lineage", "/".join(map(str, stream)))
+        del self.counter[20:]
+        return recreated
+
+    def p6(self, owing: list[Json]) -> None:
+        declared = {
+            h.durable for case in self.cases.values() for h in case.stream.holders.values() if h.durable
+        }
+        for durable in (declared | set(self.control.owners)) - self.control.destroyed:
+            owner = self.control.owners.get(durable)
+            theirs = [one for one in owing if one["epoch"]["life"][0] == owner]
+            if not any(all(self.answers_for(one, d, durable) for d in self.owed) for one in theirs):
+                waits = any(not one["absent"] for one in theirs)
+                self.add("P6", "durable_tier_uncovered", durable, waits)
+
+    def answers_for(self, one: Json, domain: str, durable: str) -> bool:
+        ack = one["case"].acks.get(domain) if one["case"] is not None else None
+        if ack is None or ack["standing"]["old_left"]:
+            return False
+        bases = [base for base in ack["bases"].values() if base[3] == durable]
+        return bool(bases) and all(self.exact_since(one, base) is not None for base in bases)
+
+    def p7(self, one: Json) -> None:
+        case: Case = one["case"]
+        for epoch in (*one["earlier"], one["epoch"]):
+            told = self.cases.get(epoch["stream"])
+            for seq, place in told.stream.diverged if told is not None else ():
+                holder = case.stream.holders.get(place[0])
+                history = holder is not None and holder.cleared is not None
+                if history and (case is not told or holder.cleared[0] > seq):  # type: ignore[union-attr, index]
+                    continue
+                self.add("P7", "inventory_divergence", f"{path(epoch)} {place[0]}")
+
+    def p8(self, one: Json) -> None:
+        case: Case = one["case"]
+        for alias, domain in case.names.items():
+            for place, age, seq, ids in case.stream.moving.values():
+                if place[2] != alias or self.age(case, place[0], age, seq) == "fresh":
+                    continue
+                if any(self.covers(domain, block, None) is not False for block in ids):
+                    self.add("P8", "open_transfer", path(one["epoch"]), not one["absent"])
+
+    def p9(self, owing: list[Json]) -> int | None:
+        for nonce, request in sorted(self.control.nonces):
+            if request == self.no and all(self.before(one, d, nonce) for one in owing for d in self.owed):
+                for one in owing:
+                    for domain in self.owed:
+                        if not self.answered(one, domain, nonce):
+                            self.add("P9", "frontier_behind", path(one["epoch"]), not one["absent"])
+                return nonce
+        if owing:
+            ready = all(
+                one["case"] is not None
+                and domain in one["case"].acks
+                and one["case"].acks[domain]["standing"]["old_left"] == 0
+                for one in owing
+                for domain in self.owed
+            )
+            self.add("P9", "frontier_behind" if ready else "not_evaluated", f"request {self.no}", ready)
+        return None
+
+    def before(self, one: Json, domain: str, nonce: int) -> bool:
+        epochs = [*one["earlier"], one["epoch"]]
+        if epochs[0]["no"] > nonce:
+            return True
+        cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+        return any(domain in case.first and case.first[domain]["installed"] < nonce for case in cases)
+
+    def answered(self, one: Json, domain: str, nonce: int) -> bool:
+        ack = one["case"].acks.get(domain) if one["case"] is not None else None
+        if ack is None:
+            return False
+        if ack["nonce"] is not None and ack["nonce"] >= nonce:
+            return bool(ack["installed"] >= nonce)
+        return bool(one["epoch"]["no"] > nonce)
+
+    def discharges(
+        self, owing: list[Json], gone: dict[tuple[str, int, str], str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """One row for each holder, with what the statement says of it, in the order of HOLDER_FACTS."""
+        rows = [(one["epoch"], one["case"], "") for one in owing]
+        rows += [(self.control.epochs[s], self.cases.get(s), proof) for s, proof in gone.items()]
+        for epoch, case, proof in rows:
+            acks = [case.acks[d] for d in self.domains if d in case.acks] if case is not None else []
+            done = bool(acks) and len(acks) == len(self.domains)
+            done = done and all(ack["standing"]["old_left"] == 0 for ack in acks)
+            last: Json = max(acks, key=lambda ack: int(ack["seq"]), default={})
+            told = (*(last.get(name) for name in ("seq", "offset", "installed", "nonce")),)
+            left = sum(ack["standing"]["old_left"] for ack in acks) if acks else None
+            removed = sum(ack["standing"]["removed"] for ack in acks)
+            holders: dict[str, Holder | None] = {"(never opened)": None}
+            if case is not None and case.stream.holders:
+                holders = dict(case.stream.holders)
+            for name, holder in holders.items():
+                how = proof or ("ack" if done else "none")
+                what: tuple[Any, ...] = ("unknown", None, "unknown")
+                if holder is not None:
+                    what = (holder.declared["tier"], holder.durable, holder.inventory)
+                if holder is not None and holder.durable is not None:
+                    how = "ack" if done and not proof else "none"
+                    how = "destroyed" if holder.durable in self.control.destroyed else how
+                yield (
+                    *epoch["stream"],
+                    epoch["life"][2],
+                    epoch["no"],
+                    name,
+                    *what,
+                    how,
+                    *told,
+                    left,
+                    removed,
+                )
+
+
+HOLDER_FACTS = (
+    "worker", "rank", "epoch", "engine_life", "epoch_no", "holder", "tier", "durable_id", "inventory", "discharge",
+    "ack_seq", "ack_offset", "installed", "nonce", "old_left", "removed",
+)  # fmt: skip
+
+
+def path(epoch: Json) -> str:
+    return "/".join(str(one) for one in epoch["stream"])
+
+
+def shown(blocks: list[bytes]) -> tuple[int, tuple[str, ...]]:
+    return len(blocks), tuple(block.hex() for block in blocks[:8])
+
+
+def read_header(raw: bytes) -> tuple[Json | None, tuple[Any, ...] | None]:
+    """A record's header; if it is none, the stream and number that it still names, if any."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None, None
+    if type(document) is not dict:
+        return None, None
+    try:
+        head: Json = HEADER(document)
+        aliases = [ref["alias"] for ref in head["parts"]]
+        need(aliases[0] is None and None not in aliases[1:] and len(set(aliases)) == len(aliases))
+        return head, None
+    except ValueError:
+        pass
+    worker, rank, epoch, seq = (document.get(name) for name in ("worker", "rank", "epoch", "seq"))
+    if not worker or type(worker) is not str or type(rank) is not int or not epoch or type(epoch) is not str:
+        return None, None
+    if type(seq) is int and 0 <= seq < 1 << 62:
+        return None, (worker, rank, epoch, seq)
+    return None, None
+
+
+# ---------------------------------------------------------------- the checkpoint
+
+
+def record_leaf(offset: int, head: bytes, rest: bytes, signature: bytes) -> bytes:
+    return sha(b"\x00" + offset.to_bytes(8, "big") + head + rest + signature)
+
+
+def tree_root(leaves: list[bytes]) -> bytes:
+    """RFC 6962, level by level: the last of an odd number moves up as it is."""
+    level = leaves or [sha(b"")]
+    while len(level) > 1:
+        pairs = [sha(b"\x01" + level[at] + level[at + 1]) for at in range(0, len(level) - 1, 2)]
+        level = pairs + level[len(level) - len(level) % 2 :]
+    return level[0]
+
+
+def main_root(shown_: dict[int, bytes], low: int, high: int, hashes: Iterator[bytes]) -> bytes:
+    """Root of leaves low to high from the shown ones and, for what holds none of them, the hashes in order."""
+    inside = {at: leaf for at, leaf in shown_.items() if low <= at < high}
+    if not inside:
+        return next(hashes)
+    if high - low == 1:
+        return inside[low]
+    half = 1 << (high - low - 1).bit_length() - 1
+    left = main_root(inside, low, low + half, hashes)
+    return sha(b"\x01" + left + main_root(inside, low + half, high, hashes))
+
+
+def note_signatures(note: str) -> tuple[str, list[tuple[str, bytes]]]:
+    """A signed note's text, and (name, signature bytes) of its lines."""
+    if any(sign < " " and sign != "\n" for sign in note):
+        raise Invalid("the checkpoint holds control characters")
+    body, gap, lines = note.rpartition("\n\n")
+    need(bool(gap) and lines.endswith("\n"))
+    found = []
+    for line in lines[:-1].split("\n"):
+        dash, name, raw = line.split(" ")
+        need(dash == "\N{EM DASH}" and name != "" and "+" not in name)
+        packed_ = base64.b64decode(raw, validate=True)
+        need(base64.b64encode(packed_).decode() == raw and len(packed_) > 4)
+        found.append((name, packed_))
+    return body + "\n", found
+
+
+def note_holds(note: str, name: str, key: bytes, kind: int) -> bool:
+    """Whether the key signed (kind 1) or cosigned (kind 4) the note; none of its lines may fail."""
+    body, lines = note_signatures(note)
+    hint = sha(name.encode() + b"\n" + bytes([kind]) + key)[:4]
+    mine = [raw[4:] for given, raw in lines if given == name and raw[:4] == hint]
+    if kind == 1:
+        return bool(mine) and all(signed_by(key, raw, body.encode()) for raw in mine)
+    for raw in mine:
+        if len(raw) != 72 or raw[0] & 0x80:
+            return False
+        told = f"cosignature/v1\ntime {int.from_bytes(raw[:8], 'big')}\n"
+        if not signed_by(key, raw[8:], (told + body).encode()):
+            return False
+    return bool(mine)
+
+
+def witness_key(vkey: str) -> tuple[str, bytes]:
+    name, hint, raw = vkey.split("+", 2)
+    material = base64.b64decode(raw, validate=True)
+    need(len(material) == 33 and material[0] == 4 and sha(name.encode() + b"\n" + material)[:4].hex() == hint)
+    return name, material[1:]
+
+
+def check_anchor(
+    control: Control, lines: list[Json], starts: dict[int, int], ends: dict[tuple[str, int], int]
+) -> Json:
+    """How the records shown fit the checkpoint, if there is one."""
+    stated = [line for line in lines if line["t"] == "anchor"]
+    segments = {int(line["i"]): segment(line) for line in lines if line["t"] == "segment"}
+    if not stated and not segments:
+        return {"line": "anchoring: none", "problems": [], "witnessed": 0, "quorum": 0}
+    (anchor,) = stated
+    need(len(segments) == sum(line["t"] == "segment" for line in lines) and bool(segments))
+    note = str(anchor["note"])
+    body, _ = note_signatures(note)
+    origin, size, packed_, *_ = body.split("\n")
+    name = "kvledger.audit/" + control.log.replace("+", "%2B")
+    need(origin == name and re.fullmatch("0|[1-9][0-9]{0,18}", size) is not None)
+    auditors = [
+        key["key"] for key in control.keys.values() if "auditor" in key["roles"] and not key["revoked"]
+    ]
+    if not any(note_holds(note, name, key, 1) for key in auditors):
+        raise Invalid("no auditor of this log has signed the checkpoint")
+    leaves = {at: segment_leaf(one) for at, one in segments.items()}
+    hashes = iter([bytes.fromhex(one) for one in anchor["hashes"]])
+    need(max(leaves) < int(size) and min(leaves) >= 0)
+    if main_root(leaves, 0, int(size), hashes) != base64.b64decode(packed_) or next(hashes, None) is not None:
+        raise Invalid("the segments are not those of the checkpoint")
+    problems = [str(one) for one in anchor["said"]]
+    uncovered: list[str] = []
+    unsealed: list[str] = []
+    records: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)
+    records["kv.control", 0] = control.leaves
+    for line in lines:
+        if line["t"] in ("event", "unreadable", "stranger", "leaf"):
+            records["kv.events", int(line["p"])].append((int(line["o"]), event_leaf(line)))
+    by_partition: dict[tuple[str, int], list[Json]] = defaultdict(list)
+    for at in sorted(segments):
+        by_partition[segments[at]["topic"], segments[at]["partition"]].append(segments[at])
+    for where in sorted(set(ends) | set(by_partition)):
+        start = (control.start or 0) if where[0] == "kv.control" else starts.get(where[1], 0)
+        found = fit(where, by_partition[where], records[where], start, ends.get(where, 0))
+        problems += found[0]
+        uncovered += found[1]
+        unsealed += found[2]
+    keys = [witness_key(str(one)) for one in anchor["witnesses"]]
+    quorum = int(anchor["quorum"])
+    need(len({key for _, key in keys}) == len(keys) and 0 <= quorum <= len(keys))
+    covered = not uncovered and not unsealed and not problems
+    witnessed = sum(covered and note_holds(note, given, key, 4) for given, key in keys)
+    told = f"anchoring: witnessed {witnessed} of {len(keys)}" if keys else "anchoring: checkpoint"
+    if uncovered or unsealed:
+        told = f"anchoring: none ({(uncovered + unsealed)[0]})"
+    if problems:
+        told = "anchoring: none (the log contradicts its checkpoint)"
+    return {"line": told, "problems": problems, "witnessed": witnessed, "quorum": quorum}
+
+
+def fit(
+    where: tuple[str, int], segments: list[Json], records: list[tuple[int, bytes]], start: int, end: int
+) -> tuple[list[str], list[str], list[str]]:
+    """One partition's records against its segments: what contradicts, what no seal covers, what isn't sealed yet."""
+    name = f"{where[0]}/{where[1]}"
+    problems: list[str] = []
+    uncovered: list[str] = []
+    reached = start
+    for one in segments:
+        low, high = one["first"], one["next"]
+        if low > reached:
+            uncovered.append(f"{name} from {reached} to {low}: in no segment")
+        reached = max(reached, high)
+        if high > end:
+            problems.append(name)
+            break
+        if low >= start:
+            leaves = [leaf for offset, leaf in records if low <= offset < high]
+            if (len(leaves), tree_root(leaves)) != (one["records"], one["root"]):
+                problems.append(name)
+        elif high > start:
+            uncovered.append(f"{name} from {start} to {high}: its segment's start is gone")
+    behind = max(segments[-1]["next"] if segments else start, start)
+    return problems, uncovered, [f"{name} from {behind}: not sealed yet"] if end > behind else []
+
+
+def segment(line: Json) -> Json:
+    return dict(SEGMENT({name: one for name, one in line.items() if name not in ("t", "i")}))
+
+
+def segment_leaf(one: Json) -> bytes:
+    fields = (one["topic"], one["partition"], one["first"], one["next"], one["records"], one["root"].hex())
+    return sha(b"\x00" + "".join(f"{field}\n" for field in ("kvledger segment v1", *fields)).encode())
+
+
+def event_leaf(line: Json) -> bytes:
+    if line["t"] != "event":
+        return bytes.fromhex(line["l"])
+    head, parts = str(line["h"]).encode(), line["b"]
+    if len(parts) < len(json.loads(head)["parts"]):
+        rest = bytes.fromhex(line["r"])
+    else:
+        rest = sha(b"\n".join(str(parts[str(at)]).encode() for at in range(len(parts))))
+    return record_leaf(int(line["o"]), sha(head), rest, sha(unbase64(line["s"]) or b""))
+
+
+# ---------------------------------------------------------------- the bundle
+
+
+def verify(raw: bytes, trusted: bytes) -> str:
+    """The verdict of a bundle that holds under the operator's or the auditor's key. Raises Invalid."""
+    try:
+        return _verify(raw, trusted)
+    except Invalid:
+        raise
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise Invalid(f"the bundle is garbled ({type(error).__name__})") from error
+    except StopIteration as error:
+        raise Invalid("a hash is missing") from error
+
+
+def _verify(raw: bytes, trusted: bytes) -> str:
+    first, newline, body = raw.partition(b"\n")
+    need(newline == b"\n")
+    envelope = ENVELOPE(json.loads(first))
+    payload = base64.b64decode(envelope["payload"], validate=True)
+    signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
+    signer = envelope["signatures"][0]["keyid"]
+    lines: list[Json] = [json.loads(line) for line in body.split(b"\n") if line]
+    control = Control()
+    for line in lines:
+        if line["t"] == "control":
+            control.take(line)
+    kind = envelope["payloadType"].encode()
+    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+    if not signed_by(auditor_key(control, signer, trusted), signature, signed):
+        raise Invalid("the envelope is not signed by this key")
+    statement = STATEMENT(json.loads(payload))
+    stated = statement["predicate"]["verdict"]
+    if statement["subject"][1]["digest"]["sha256"] != sha(body):
+        raise Invalid("the evidence is not the one that was signed")
+    request = control.requests.get(stated["request"])
+    if request is None or request["sha256"] != statement["subject"][0]["digest"]["sha256"]:
+        raise Invalid("the evidence holds no such request")
+    if control.log != statement["predicate"]["log"] or control.hash.hex() != stated["control_hash"]:
+        raise Invalid("the evidence is of another control log")
+    ends = {(one["topic"], one["partition"]): one["offset"] for one in stated["frontier"]}
+    if ends.get(("kv.control", 0)) != control.end:
+        raise Invalid("the control records don't reach the frontier")
+    form = lines[0]
+    if form["t"] != "format" or form["version"] != 1 or form["request"] != stated["request"]:
+        raise Invalid("the evidence has an unknown format")
+    starts = {int(p): int(offset) for p, offset in form["starts"].items()}
+    keys = {str(line["domain"]): bytes.fromhex(line["alias_key"]) for line in lines if line["t"] == "key"}
+    trial = Trial(control, request, keys, starts)
+    last: dict[int, int] = {}
+    for line in lines:
+        if line["t"] in ("format", "key", "control", "anchor", "segment"):
+            continue
+        partition, offset = int(line["p"]), int(line["o"])
+        if offset <= last.get(partition, -1) or offset >= ends.get(("kv.events", partition), 0):
+            raise Invalid("an event record is out of order or behind the frontier")
+        last[partition] = offset
+        trial.feed(line)
+    found = trial.judge(check_anchor(control, lines, starts, ends))
+    compare(found, stated, trial)
+    return str(found["kind"])
+
+
+def auditor_key(control: Control, signer: str, trusted: bytes) -> bytes:
+    key = control.keys.get(signer)
+    if trusted == control.operator:
+        if key is None or "auditor" not in key["roles"] or key["revoked"]:
+            raise Invalid("the operator granted the signer no auditor's role")
+        return bytes(key["key"])
+    if key_id(trusted) != signer or (control.log and (key is None or "auditor" not in key["roles"])):
+        raise Invalid("the bundle belongs to another log or was signed by another key")
+    return trusted
+
+
+def counterexample(one: Json) -> tuple[Any, ...]:
+    where = (
+        one["worker"],
+        one["rank"],
+        one["epoch"],
+        one["seq"],
+        one["partition"],
+        one["offset"],
+        one["holder"],
+    )
+    return (*where, one["event"], one["admitted_after"], one["count"], tuple(one["ids"]))
+
+
+def compare(found: Json, stated: Json, trial: Trial) -> None:
+    """That the statement says what came out here."""
+    said = {
+        "kind": stated["kind"],
+        "conditions": stated["conditions"],
+        "reasons": {(one["condition"], one["reason"], one["subject"], one["waits"]) for one in stated["reasons"]},
+        "counter": sorted((counterexample(one) for one in stated["counterexamples"]), key=repr),
+        "recreated": stated["recreated"],
+        "removed": stated["removed"],
+        "nonce": stated["closing_nonce"],
+        "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
+    }  # fmt: skip
+    for name, value in said.items():
+        if found[name] != value:
+            raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
+    if found["anchoring"] not in stated["assumptions"]:
+        raise Invalid(f"the evidence gives «{found['anchoring']}», which the statement doesn't say")
+    if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:
+        raise Invalid("the statement is about another scope")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        sys.stderr.write("usage: verify_bundle.py BUNDLE KEY\n")
+        return INVALID
+    try:
+        with open(arguments[0], "rb") as file:
+            raw = file.read()
+        kind = verify(raw, bytes.fromhex(arguments[1]))
+    except (OSError, ValueError, Invalid) as error:
+        sys.stderr.write(f"invalid: {error}\n")
+        return INVALID
+    sys.stdout.write(f"{kind}\n")
+    return EXIT[kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""How a command anchors a log: seals what was read, signs the head, asks the configured witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from auditor.anchoring import Anchor, Anchoring, appraise, make_anchor
+from auditor.checkpoint import NoteKey
+from auditor.finding import Verdict
+from auditor.live import AppendNonce, LiveAudit
+from auditor.log import AuditedLog
+from auditor.main_log import origin
+from auditor.registry import ControlFold
+from auditor.sealer import Sealer
+from auditor.segment import LogWatch, Partition, Settled, raw_leaf
+from auditor.verdict import judge
+from events.ids import Role
+from events.kafka.connection import RawRecord
+from events.signing import verify
+from events.topic import CONTROL, EVENTS
+from kvledger.control import connection
+from kvledger.failure import CommandError, ExitCode
+from kvledger.keyfile import load_signer
+from kvledger.settings import Settings
+from kvledger.witnessing import Witnesses, load_witnesses
+
+ATTEMPTS = 3
+"""How often an audit begins again because another auditor sealed the same records meanwhile."""
+
+
+@dataclass(slots=True)
+class CheckpointMade:
+    """What `kvledger audit checkpoint` did. `problems` say where the log contradicts what was sealed."""
+
+    origin: str
+    key: str
+    note: str
+    size: int
+    added: int
+    problems: list[str]
+    witnessed: int
+    witnesses: int
+    quorum: int
+    complaints: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def sealing(settings: Settings, registry: ControlFold) -> AsyncIterator[Sealer]:
+    """A sealer that has read `kv.audit`. Raises LogUnavailableError, KeyFileError."""
+    sealer = Sealer(connection(settings), registry, load_signer(settings.home, Role.AUDITOR))
+    try:
+        await sealer.start()
+        yield sealer
+    finally:
+        await sealer.stop()
+
+
+async def judge_anchored(
+    settings: Settings, audit: LiveAudit, numbers: Sequence[int], wait_s: float, ask: AppendNonce
+) -> tuple[list[Verdict], Anchor | None, list[str]]:
+    """Verdicts on requests as of one frontier, with the log sealed up to it; what a bundle shows of the main log;
+    and what witnesses complained of. Raises what `LiveAudit.run` raises, and LogUnavailableError."""
+    witnesses = load_witnesses(settings.home)
+    async with sealing(settings, audit.registry) as sealer:
+        settled = Settled()
+        for attempt in range(ATTEMPTS):
+            await audit.attach(sealer.main.segments)
+            await audit.run(numbers, 0.0 if attempt else wait_s, ask)
+            settled = audit.settle()
+            if await sealer.seal(settled.new):
+                settled.new = []
+                break
+        anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses)
+    verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
+    return verdicts, anchor, complaints
+
+
+async def _anchor(
+    sealer: Sealer, audit: LiveAudit, settled: Settled, witnesses: Witnesses
+) -> tuple[Anchor | None, Anchoring, list[str]]:
+    complaints = await _witnessed(sealer, witnesses)
+    head = sealer.main.head()
+    if head is None:
+        policy = witnesses.policy
+        none = Anchoring(witnesses=len(policy.keys), quorum=policy.quorum, gap="kv.audit takes no checkpoint")
+        return None, none, complaints
+    anchor = make_anchor(sealer.main, head, witnesses.policy, audit.starts)
+    return anchor, appraise(anchor, settled), complaints
+
+
+async def _witnessed(sealer: Sealer, witnesses: Witnesses) -> list[str]:
+    """Signs the head and has it cosigned; what witnesses complained of."""
+    head = await sealer.head()
+    if head is None:
+        return []
+    given, complaints = await witnesses.ask(sealer.main, head)
+    if given:
+        await sealer.publish(head.with_signatures(given))
+    return complaints
+
+
+async def make_checkpoint(settings: Settings) -> CheckpointMade:
+    """Seals all records that are new since the last checkpoint, and only reads those of kv.events. kv.control is
+    read and compared whole. Raises LogUnavailableError, KeyFileError, CommandError if nobody has begun the log."""
+    log, registry = AuditedLog(connection(settings)), ControlFold(verify)
+    control: list[RawRecord] = []
+
+    def take(record: RawRecord) -> None:
+        if registry.feed(record.offset, record.value, record.signature) != "redelivered":
+            control.append(record)
+
+    try:
+        await log.start()
+        await log.read_control(take)
+        if not registry.log:
+            raise CommandError(
+                "the log has no genesis record",
+                advice="run `kvledger up` once",
+                exit_code=ExitCode.CONFIGURATION,
+            )
+        starts = await log.open_events(registry.partitions or settings.partitions)
+        async with sealing(settings, registry) as sealer:
+            main = sealer.main
+            ends = await log.events.ends()
+            control_end = await log.read_control(take)
+            begin: dict[Partition, int] = {
+                (EVENTS.name, p): max(start, main.ends.get((EVENTS.name, p), 0))
+                for p, start in starts.items()
+            }
+            watch = LogWatch(main.segments, begin | {(CONTROL.name, 0): registry.start or 0})
+            for record in control:
+                watch.take(
+                    (CONTROL.name, 0), record.offset, raw_leaf(record.offset, record.value, record.signature)
+                )
+            log.events.skip_to({p: begin[EVENTS.name, p] for p in starts})
+            await log.events.read_to(
+                ends,
+                lambda one: watch.take(
+                    (EVENTS.name, one.partition), one.offset, raw_leaf(one.offset, one.value, one.signature)
+                ),
+            )
+            settled = watch.settle(
+                {(EVENTS.name, p): end for p, end in ends.items()} | {(CONTROL.name, 0): control_end}
+            )
+            before = main.size
+            await sealer.seal(settled.new)
+            witnesses = load_witnesses(settings.home)
+            complaints = await _witnessed(sealer, witnesses)
+            head = main.head()
+            return CheckpointMade(
+                origin=origin(registry.log),
+                key=str(NoteKey(origin(registry.log), sealer.public_key)),
+                note=head.to_bytes().decode() if head is not None else "",
+                size=main.size,
+                added=main.size - before,
+                problems=[*main.problems, *settled.problems],
+                witnessed=witnesses.policy.count(head) if head is not None else 0,
+                witnesses=len(witnesses.policy.keys),
+                quorum=witnesses.policy.quorum,
+                complaints=complaints,
+            )
+    finally:
+        await log.stop()
