@@ -25,6 +25,7 @@ from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
 from events.model.field import Name
 from kvledger.control import connection, require_log
+from kvledger.engine_agent import ExitAttester, learned, link_to
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer
@@ -53,6 +54,7 @@ class EngineAddress(BaseModel):
     profile: Path | None = None
     domain: Name = "default"
     engine_url: str | None = None
+    agent: Path | None = None
     advertise: str | None = None
 
     @field_validator("worker")
@@ -106,8 +108,9 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
     host = HookHost(connection(settings), ring, load_signer(settings.home, Role.ENROLMENT))
     async with host:
         require_log(host.registry)
+        attester = ExitAttester(settings, host)
         tasks = [
-            asyncio.create_task(_run_one(settings, engine, host, ring, say), name=engine.worker)
+            asyncio.create_task(_run_one(settings, engine, host, ring, attester, say), name=engine.worker)
             for engine in engines
         ]
         ended = asyncio.create_task(stopping.wait())
@@ -122,6 +125,7 @@ async def run_bridges(settings: Settings, engines: tuple[EngineAddress, ...], sa
             for task in (ended, failed, *tasks):
                 task.cancel()
             await asyncio.gather(ended, failed, *tasks, return_exceptions=True)
+            await attester.stop()
 
 
 def _failure(error: BaseException) -> CommandError:
@@ -135,7 +139,12 @@ def _failure(error: BaseException) -> CommandError:
 
 
 async def _run_one(
-    settings: Settings, engine: EngineAddress, host: HookHost, ring: KeyRing, say: Say
+    settings: Settings,
+    engine: EngineAddress,
+    host: HookHost,
+    ring: KeyRing,
+    attester: ExitAttester,
+    say: Say,
 ) -> None:
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
@@ -144,8 +153,20 @@ async def _run_one(
         if engine.engine_url is not None
         else None
     )
+    agent = (
+        link_to(engine.agent, engine.rank, engine.endpoint, engine.replay)
+        if engine.agent is not None
+        else None
+    )
     async with ZmqSource(engine.endpoint, engine.replay, engine.topic) as source:
-        bridge = Bridge(source, rank=engine.rank, http=http, life_file=life_file)
+        bridge = Bridge(
+            source,
+            rank=engine.rank,
+            http=http,
+            agent=agent,
+            attest=attester.of(engine.worker),
+            life_file=life_file,
+        )
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
@@ -161,12 +182,14 @@ async def _run_one(
             history = "unknown"
             if attachment.from_birth:
                 history = "whole" if bridge.heard else "nothing received yet"
-            await _announce(engine, profile, hook, history, say)
+            await _announce(engine, profile, bridge, hook, history, say)
             await running
         finally:
             for task in (running, telling):
                 task.cancel()
             await asyncio.gather(running, telling, return_exceptions=True)
+            if agent is not None:
+                agent.close()
             await host.remove(hook)
 
 
@@ -233,11 +256,12 @@ def _stream(
         capacity_blocks=facts.capacity_blocks,
         durable_ids=facts.durable_ids_of(engine.worker),
     )
+    config = learned(config, bridge.hello)
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
 
 
 async def _announce(
-    engine: EngineAddress, profile: EngineProfile, hook: Hook, history: str, say: Say
+    engine: EngineAddress, profile: EngineProfile, bridge: Bridge, hook: Hook, history: str, say: Say
 ) -> None:
     while not await hook.opened(OPEN_S):
         why = hook.reporting.why_not_open or "waiting for the log"
@@ -253,8 +277,8 @@ async def _announce(
             "domain": engine.domain,
             "identity": "unverified" if missing else "verified",
             "missing": missing,
-            "basis": "unconfirmed" if engine.replay is None else "published",
+            "basis": bridge.basis.value,
             "history": history,
-            "deletion": "reset" if engine.engine_url is not None else "none",
+            "deletion": bridge.capability.value,
         }
     )

@@ -77,6 +77,9 @@ class EnginePool:
         self._manager = scheduler.kv_cache_manager
         self._publisher = scheduler.kv_event_publisher
         self._pools = _pools_of(self._manager)
+        # A pool of another medium is another tier, which the engine's events tell apart.
+        medium = getattr(self._pools[0], "medium", None)
+        self._own_tier = [pool for pool in self._pools if getattr(pool, "medium", None) == medium]
         self._make_batch = make_batch
         self._wall_s = wall_s
 
@@ -86,8 +89,8 @@ class EnginePool:
 
     @property
     def blocks(self) -> int:
-        """Physical blocks that can hold something; each pool keeps one as its null block."""
-        return sum(pool.num_gpu_blocks - 1 for pool in self._pools)
+        """Physical blocks of the engine's own tier that can hold something; one of each pool is its null block."""
+        return sum(pool.num_gpu_blocks - 1 for pool in self._own_tier)
 
     def groups(self) -> list[Group]:
         """The engine's attention groups as its events call them."""
@@ -149,12 +152,10 @@ class EnginePool:
         told = self.flush()
         keys: list[bytes] = []
         values: list[Any] = []
-        for pool in self._pools:
-            # A pool of another medium is another tier, which the engine's events tell apart.
-            if getattr(pool, "medium", None) == getattr(self._pools[0], "medium", None):
-                cache = pool.cached_block_hash_to_block._cache
-                keys.extend(cache)
-                values.extend(cache.values())
+        for pool in self._own_tier:
+            cache = pool.cached_block_hash_to_block._cache
+            keys.extend(cache)
+            values.extend(cache.values())
         counts = [len(value) if type(value) is dict else 1 for value in values]
         return Contents(self.published - 1, told, keys, values, counts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from events.fold.state import older
-from events.hooks.engine_event import BlockStored
+from events.hooks.engine_event import BlockStored, EngineHash
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook
 from events.hooks.inventory import Copy, Table
@@ -52,6 +52,12 @@ class StoreReader:
             lineage = Lineage.ONLOAD if source and table.holder.tier is Tier.GPU else Lineage.UNKNOWN
             provenance = (source.admitted_after, source.computed) if source else (None, False)
             self._put(draft, table, [node], provenance[0], lineage, provenance[1], session)
+
+    def found(self, draft: Draft, table: Table, name: EngineHash) -> Node:
+        """A hash that the engine holds and whose store nobody has heard of; its age is unknown."""
+        (node,) = self._hashes.look_up(table.size, [name])
+        self._put(draft, table, [node], None, Lineage.UNKNOWN, self._computes_all, None)
+        return node
 
     def _source(self, table: Table, node: Node) -> Copy | None:
         """A copy of the same block in another tier, where this one may come from."""

@@ -180,8 +180,9 @@ class SimWorker:
         except TimeoutError:
             return Unanswered()
 
-    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int) -> RemovalResult:
         """Takes the blocks out between two steps; the engine tells it with the next one."""
+        del request
         if self.dead:
             return RemovalResult(refused="engine_error", cure="wait until the engine answers")
         if self._in_step:
