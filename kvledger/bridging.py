@@ -217,6 +217,7 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
         "snapshots_overrun": hook.repair.overrun,
         "inventory": "" if stream.inventory_known() else "partial",
         "received": "" if bridge.heard else "nothing",
+        "agent": "absent" if bridge.agent_absent else "",
     }
     return {name: value for name, value in found.items() if value}
 

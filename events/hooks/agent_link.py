@@ -12,6 +12,10 @@ from events.hooks.agent_client import AgentClient, EngineProcess, Residents
 from events.model.signal import Load
 
 LOG = logging.getLogger(__name__)
+INSPECT_S = 0.5
+INSPECT_BLOCK_S = 40e-9
+INSPECT_SHARE = 0.0005
+"""Of the engine's time, at most, for looks at its pool; what a block costs there is measured in the benchmark."""
 LOST_S = 10.0
 """An agent that is gone for so long counts as none: its stream says so then."""
 
@@ -61,6 +65,12 @@ class AgentLink:
         """The stream shows another engine life: nothing that was said holds for it."""
         self.trusted, self._life, self._word = False, "", None
         self._words.clear()
+
+    @property
+    def inspect_every_s(self) -> float:
+        """How long to wait between two looks at the pool."""
+        hello = self._client.hello
+        return INSPECT_S if hello is None else max(INSPECT_S, hello.blocks * INSPECT_BLOCK_S / INSPECT_SHARE)
 
     def lost(self, now_s: float) -> bool:
         """Whether there is no agent to rely on, and hasn't been for a while."""

@@ -50,7 +50,6 @@ LOG = logging.getLogger(__name__)
 RECEIVE_S = 0.05
 STEP_TIMEOUT_S = 5.0
 REMEMBER_EVERY_S = 1.0
-INSPECT_S = 2.0
 INSPECT_TIMEOUT_S = 2.0
 WATCH_S = 2.0
 WATCH_TIMEOUT_S = 1.0
@@ -164,6 +163,11 @@ class Bridge:
     def hello(self) -> Hello | None:
         """What the agent that is trusted says of its engine."""
         return self._agent.hello if self._agent is not None and self._agent.trusted else None
+
+    @property
+    def agent_absent(self) -> bool:
+        """Whether an agent should be there and can't be relied on."""
+        return self._agent is not None and not self._agent.trusted
 
     @property
     def basis(self) -> Basis:
@@ -352,7 +356,7 @@ class Bridge:
             self._process_ended(agent, evidence)
         elif agent.trusted or agent.lost(now_s):
             self._hook.reachable_by(self.capability, admission_known=self.admission_known)
-        if agent.trusted and self._hook.doubtful and now_s - self._inspected_s > INSPECT_S:
+        if agent.trusted and self._hook.doubtful and now_s - self._inspected_s > agent.inspect_every_s:
             self._inspected_s = now_s
             await self._inspect(agent)
 
