@@ -22,11 +22,13 @@ LOST_S = 10.0
 
 class AgentLink:
     """An agent is `trusted` once the engine's replay socket has confirmed the stream after the agent had said who
-    it is, and until its connection ends or the stream shows another engine life. `ports`: of the event and the
-    replay socket that the bridge listens to, where they are known."""
+    it is, and until its connection ends or the stream shows another engine life; it is `expected` back for a
+    while after that, so that nobody resets a cache for a moment without it. `ports`: of the event and the replay
+    socket that the bridge listens to, where they are known."""
 
     def __init__(self, client: AgentClient, *, ports: tuple[int | None, int | None] = (None, None)) -> None:
         self.trusted = False
+        self.expected = False
         self._client = client
         self._ports = ports
         self._life = ""
@@ -58,7 +60,7 @@ class AgentLink:
             self._life = hello.life
         if not self.trusted:
             LOG.info("the agent at %s speaks for this stream", self._client.path)
-        self.trusted = True
+        self.trusted = self.expected = True
         self._process, self._lost_s = self._client.process, None
 
     def forget(self) -> None:
@@ -79,7 +81,9 @@ class AgentLink:
             return False
         if self._lost_s is None:
             self._lost_s = now_s
-        return now_s - self._lost_s > LOST_S
+        if now_s - self._lost_s > LOST_S:
+            self.expected = False
+        return not self.expected
 
     async def stand(self, mark: int, timeout_s: float) -> wire.Word | None:
         """How the engine stands, `mark` being installed; None if it doesn't say that all is told."""
@@ -90,6 +94,8 @@ class AgentLink:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         word: wire.Word | None = None
+        if not self.trusted:
+            return None
         for start in range(0, len(hashes), wire.HASHES_AT_ONCE):
             some, left_s = hashes[start : start + wire.HASHES_AT_ONCE], deadline_s - loop.time()
             word = self._take(await self._client.remove(some, request, left_s))

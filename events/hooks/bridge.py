@@ -150,14 +150,14 @@ class Bridge:
 
     @property
     def capability(self) -> Capability:
-        """What can be removed now: single blocks as long as an agent is trusted."""
-        if self._agent is not None and self._agent.trusted:
+        """What can be removed: single blocks as long as an agent is expected to answer."""
+        if self._agent is not None and self._agent.expected:
             return Capability.EVICT_BLOCKS
         return Capability.NONE if self._http is None else Capability.RESET
 
     @property
     def admission_known(self) -> bool:
-        return self._agent is not None and self._agent.trusted
+        return self._agent is not None and self._agent.expected
 
     @property
     def hello(self) -> Hello | None:

@@ -95,6 +95,7 @@ class EngineStream:
         self._removals = RemovalReader(self._holders, self._hashes)
         self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
         self._pool = PoolReader(self._holders, self._hashes, self._stores)
+        self._of_pool = False
         self._restatements = 0
         self._refused_told = 0
         self.bounds = StreamBounds()
@@ -111,6 +112,7 @@ class EngineStream:
                 self._hashes.clear()
                 self._book.clear()
                 self._holders.reset()
+            self._of_pool = False
             self.engine_life = engine_life
             if not from_birth:
                 for holder in self._holders.holders():
@@ -160,6 +162,7 @@ class EngineStream:
     def lost(self, first: int, last: int | None) -> EngineLoss:
         """The engine's records `first`…`last` can't be had: all that is held becomes uncertain, all holders
         partial. Write the result before anything that is translated later."""
+        self._of_pool = False
         for holder in self._holders.holders():
             holder.partial = True
         for table in self._holders.tables():
@@ -203,6 +206,7 @@ class EngineStream:
         due if that has changed anything else."""
         draft = Draft()
         self._pool.read(draft, resident)
+        self._of_pool = True
         self._hashes.trim()
         self._tell(draft)
         return draft.finish()
@@ -216,7 +220,9 @@ class EngineStream:
     def snapshot(self, name: str) -> Iterator[Translation]:
         """The whole inventory, a record at a time, each as of the moment it is taken: write it before the
         next `translate`. One at a time; an abandoned one costs nothing."""
-        return snapshot_records(name, self._holders, self._book, self._hashes, self._opened)
+        return snapshot_records(
+            name, self._holders, self._book, self._hashes, self._opened, of_pool=self._of_pool
+        )
 
     def in_scope(self, scope: Scope, domains: Iterable[str]) -> tuple[ScopedCopy, ...]:
         """All copies that the scope reaches in `domains` (those that it covers), and all without id."""

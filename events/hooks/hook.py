@@ -157,7 +157,9 @@ class Hook:
         self.obedience.landed(translation.parts)
 
     def lost(self, first: int, last: int | None) -> None:
-        """The engine's own records in between can't be had: its holders become partial."""
+        """The engine's own records in between can't be had: its holders become partial. That is numbered in
+        their place, so an agent's word that names one of them doesn't wait for it."""
+        self.fed_seq = max(self.fed_seq, -1 if last is None else last)
         self._outlet.write((self._translator.lost(first, last),), {})
 
     def unknown(self, kind: str, length: int) -> None:

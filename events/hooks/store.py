@@ -56,7 +56,8 @@ class StoreReader:
     def found(self, draft: Draft, table: Table, name: EngineHash) -> Node:
         """A hash that the engine holds and whose store nobody has heard of; its age is unknown."""
         (node,) = self._hashes.look_up(table.size, [name])
-        self._put(draft, table, [node], None, Lineage.UNKNOWN, self._computes_all, None)
+        lineage = Lineage.PREFILL if self._computes_all else Lineage.UNKNOWN
+        self._put(draft, table, [node], None, lineage, self._computes_all, None)
         return node
 
     def _source(self, table: Table, node: Node) -> Copy | None:
