@@ -8,6 +8,7 @@ Names and behaviour are those that the agent reaches for: `EngineCoreProc`, `Sch
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from events.hooks.agent import attach
 from tests.support.block_pool import chain_hashes
 
 SIZE = 16
@@ -441,3 +443,23 @@ def engine_modules() -> Iterator[None]:
     finally:
         for name in made:
             del sys.modules[name]
+
+
+def main() -> None:
+    """An engine in a process of its own: its addresses on the first line, then a line for each prompt that comes in
+    (a JSON list of token ids), with its hits. `argv[1]` is the path of its agent's socket."""
+    with engine_modules(), FakeCore() as core:
+        agent = attach(core, sys.argv[1])
+        print(
+            json.dumps([core.publisher.endpoint, core.publisher.replay_endpoint, agent is not None]),
+            flush=True,
+        )
+        for number, line in enumerate(sys.stdin):
+            request = core.add(Request(str(number), json.loads(line)))
+            while not request.num_computed_tokens or request.request_id in core.scheduler.requests:
+                time.sleep(0.002)
+            print(request.hits, flush=True)
+
+
+if __name__ == "__main__":
+    main()
