@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -362,3 +364,55 @@ async def test_the_end_of_the_process_ends_the_life_with_evidence(
         assert (await side.bridge.remove([EngineHash(b"x" * 8)], WAIT_S, request=1)).refused == "engine_error"
         await side.bridge._tend_agent(0.0)
         assert len(attested) == 1
+
+
+def began(request: Request) -> bool:
+    return request.num_computed_tokens > 0
+
+
+def preempt_one(core: FakeCore) -> None:
+    for request in core.scheduler.running[:1]:
+        core.scheduler.preempt(request)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_an_engine_does_its_stream_is_its_pool(path: str, seed: int) -> None:
+    """Shared prefixes, duplicates, decoding, preemption, eviction, resets and removals in a pool that is too small."""
+    rng = random.Random(seed)
+    with FakeCore(blocks=48, groups=1 + seed % 2) as core:
+        agent = attach(core, path)
+        assert agent is not None
+        async with beside(core, path) as side:
+            running = asyncio.create_task(side.bridge.run())
+            for step in range(60):
+                ids = [rng.randrange(1, 4) for _ in range(rng.randrange(1, 5))]
+                name = f"r{step}"
+                request = Request(
+                    name, prompt(*ids), outputs=rng.choice([0, 0, 40]), skip_reading=rng.random() < 0.2
+                )
+                match rng.randrange(8):
+                    case 0:
+                        core.on_thread(core.pool.reset_prefix_cache)
+                    case 1:
+                        hashes = [EngineHash(one) for one in names(request)]
+                        assert (await side.bridge.remove(hashes, WAIT_S, request=50)).removed
+                        side.hook.stream.removed(hashes, 50)
+                    case 2:
+                        core.add(request)
+                        await until(partial(began, request))
+                        core.on_thread(partial(preempt_one, core))
+                    case _:
+                        core.add(request)
+                await until(lambda: not core.scheduler.requests and core.input_queue.empty())
+                if step % 10 == 9:
+                    await until(lambda: not side.hook.doubtful)
+                    answer = await side.bridge.confirm(LONG_S)
+                    while not isinstance(answer, Confirmed) or answer.basis is not Basis.ENGINE:
+                        answer = await side.bridge.confirm(LONG_S)
+                    await until(lambda: not side.hook.doubtful)
+                    held = sum(one.count for one in side.hook.stream.checksums())
+                    assert held == len(core.pool.cached_block_hash_to_block._cache)
+                    assert side.hook.stream.orphan_counts() == (0, 0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        agent.stop()
