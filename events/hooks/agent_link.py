@@ -13,9 +13,9 @@ from events.model.signal import Load
 
 LOG = logging.getLogger(__name__)
 INSPECT_S = 0.5
-INSPECT_BLOCK_S = 40e-9
+INSPECT_BLOCK_S = 70e-9
 INSPECT_SHARE = 0.0005
-"""Of the engine's time, at most, for looks at its pool; what a block costs there is measured in the benchmark."""
+"""Of the engine's time, at most, for looks at its pool; a block costs 40 to 70 ns there."""
 LOST_S = 10.0
 """An agent that is gone for so long counts as none: its stream says so then."""
 

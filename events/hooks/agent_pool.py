@@ -72,7 +72,7 @@ class EnginePool:
     ) -> None:
         self.published = 0
         self.mark = NOBODY
-        self.int_hashes = int_hashes
+        self._from = -GROUP_BYTES - INT_HASH_BYTES if int_hashes else 0
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._publisher = scheduler.kv_event_publisher
@@ -179,7 +179,7 @@ class EnginePool:
             keys = list(pool.cached_block_hash_to_block._cache)
             for start in range(0, len(keys), RESOLVE_TURN):
                 part = keys[start : start + RESOLVE_TURN]
-                found += [key for key in part if self._wire_hash(key) in wanted]
+                found += [key for key in part if key[self._from : -GROUP_BYTES] in wanted]
                 turn()
         return found
 
@@ -231,8 +231,7 @@ class EnginePool:
 
     def _wire_hash(self, key: bytes) -> bytes:
         """vLLM publishes a digest's last eight bytes, or all of it."""
-        digest = key[:-GROUP_BYTES]
-        return digest[-INT_HASH_BYTES:].rjust(INT_HASH_BYTES, b"\0") if self.int_hashes else digest
+        return key[self._from : -GROUP_BYTES]
 
 
 def _mark(request: Any) -> int:
