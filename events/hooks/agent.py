@@ -74,7 +74,11 @@ def attach(core: Any, path: str) -> Agent | None:
     """An agent for this engine core, or None and an ERROR in the log. Never raises."""
     try:
         agent = Agent(core, path)
-        agent.begin()
+        try:
+            agent.begin()
+        except Exception:
+            agent.stop()
+            raise
         return agent
     except SocketError as error:
         LOG.error("kvledger's agent has no socket: %s. Set %s; %s", error, wire.SOCKET_VARIABLE, WITHOUT)

@@ -119,9 +119,9 @@ class AgentClient:
         self.hello = answer
         return True
 
-    async def confirm(self, mark: int, timeout_s: float) -> wire.Word | None:
-        """How the engine stands between two steps; `mark`: newest control offset installed here."""
-        answer = await self._ask(wire.Ask(next(self._ids), "confirm", mark=mark), timeout_s)
+    async def confirm(self, mark: int, timeout_s: float, *, log: str = "") -> wire.Word | None:
+        """How the engine stands between two steps; `mark`: newest control offset of that log installed here."""
+        answer = await self._ask(wire.Ask(next(self._ids), "confirm", mark=mark, log=log), timeout_s)
         return answer if isinstance(answer, wire.Word) else None
 
     async def remove(self, hashes: Sequence[bytes], request: int, timeout_s: float) -> wire.Word | None:

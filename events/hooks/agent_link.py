@@ -85,9 +85,9 @@ class AgentLink:
             self.expected = False
         return not self.expected
 
-    async def stand(self, mark: int, timeout_s: float) -> wire.Word | None:
-        """How the engine stands, `mark` being installed; None if it doesn't say that all is told."""
-        return self._take(await self._client.confirm(mark, timeout_s))
+    async def stand(self, mark: int, log: str, timeout_s: float) -> wire.Word | None:
+        """How the engine stands, `mark` of the log being installed; None if it doesn't say that all is told."""
+        return self._take(await self._client.confirm(mark, timeout_s, log=log))
 
     async def remove(self, hashes: Sequence[bytes], request: int, timeout_s: float) -> wire.Word | None:
         """See `AgentClient.remove`."""

@@ -72,6 +72,7 @@ class EnginePool:
     ) -> None:
         self.published = 0
         self.mark = NOBODY
+        self.log = ""
         self._from = -GROUP_BYTES - INT_HASH_BYTES if int_hashes else 0
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
@@ -122,9 +123,19 @@ class EnginePool:
 
     # --- questions ----------------------------------------------------------------------------------
 
-    def stand(self, mark: int = NOBODY) -> Standing:
+    def note(self, mark: int, log: str) -> None:
+        """What is admitted from now on is so under this offset. One of another log, or a lower one (a log that was
+        cut, a second bridge that lags), makes what runs no newer than that."""
+        if log != self.log or mark < self.mark:
+            most = mark if log == self.log else NOBODY
+            for request in self._scheduler.requests.values():
+                setattr(request, MARK, min(_mark(request), most))
+        self.mark, self.log = mark, log
+
+    def stand(self, mark: int = NOBODY, log: str = "") -> Standing:
         """Publishes what is mutated and untold, as the end of a step would, and says how things are."""
-        self.mark = max(self.mark, mark)
+        if mark != NOBODY:
+            self.note(mark, log)
         told = self.flush()
         running, waiting = self._scheduler.get_request_counts()
         oldest = min(self.mark, self.oldest())

@@ -91,8 +91,11 @@ class AgentServer:
 
     def stop(self) -> None:
         """Closes every connection; on any thread, waits for nothing. Idempotent."""
-        self._ended = True
-        self._wake()
+        begun, self._ended = self._thread.ident is not None, True
+        if begun:
+            self._wake()
+        else:
+            self._close()
 
     # --- on the engine's thread ---------------------------------------------------------------------
 
@@ -137,13 +140,16 @@ class AgentServer:
             self._fail("on its own thread", error)
         finally:
             self._ended = True
-            for client in list(self._clients.values()):
-                self._drop(client)
-            for one in (self._listening, self._waker, self._woken):
-                one.close()
-            self._selector.close()
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            self._close()
+
+    def _close(self) -> None:
+        for client in list(self._clients.values()):
+            self._drop(client)
+        for one in (self._listening, self._waker, self._woken):
+            one.close()
+        self._selector.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
 
     def _turn(self) -> None:
         ready = self._selector.select(PAUSE_S if self._later else None)
@@ -220,7 +226,7 @@ class AgentServer:
                 self._answer(client, wire.Failed(ask.id, "unknown question"))
 
     def _stand(self, client: _Client, ask: wire.Ask) -> Callable[[], None]:
-        standing = self._pool.stand(ask.mark)
+        standing = self._pool.stand(ask.mark, ask.log)
         return lambda: self._answer(client, _word(ask.id, standing))
 
     def _inspect(self, client: _Client, ask: wire.Ask) -> Callable[[], None]:

@@ -32,12 +32,14 @@ class FrameError(ValueError):
 
 
 class Ask(msgspec.Struct, omit_defaults=True):
-    """A question. `mark`: newest control offset that the asking hook has installed; `hashes`: as they stand on
-    the engine's event socket (eight bytes of an integer, or a digest); `request`: number of the deletion."""
+    """A question. `mark`: newest control offset that the asking hook has installed of the log `log`; `hashes`: as
+    they stand on the engine's event socket (eight bytes of an integer, or a digest); `request`: number of the
+    deletion."""
 
     id: int
     ask: str
     mark: int = NOBODY
+    log: str = ""
     hashes: list[bytes] = []
     request: int = NOBODY
 

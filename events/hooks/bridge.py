@@ -64,6 +64,9 @@ class BridgedHook(Protocol):
     def installed(self) -> int: ...
 
     @property
+    def log(self) -> str: ...
+
+    @property
     def obligations(self) -> Obligations: ...
 
     def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None: ...
@@ -269,7 +272,7 @@ class Bridge:
         self._asked_s = loop.time()
         deadline_s = loop.time() + timeout_s / 2
         installed, lives = self._hook.installed, self.counts.lives
-        word = await agent.stand(installed, timeout_s / 2)
+        word = await agent.stand(installed, self._hook.log, timeout_s / 2)
         if word is None:
             return None
         async with self._lock:

@@ -128,6 +128,11 @@ class Hook:
         return self._services.registry.next_offset - 1
 
     @property
+    def log(self) -> str:
+        """The id of the log whose offsets these are."""
+        return self._services.registry.log
+
+    @property
     def stream(self) -> StreamKey | None:
         """The open epoch's stream; None while registering."""
         return self._outlet.stream

@@ -244,9 +244,28 @@ async def test_the_oldest_admission_is_that_of_the_oldest_request_that_runs(
     assert word is not None
     assert (word.oldest, word.running) == (9, 0)
     await ran(core, "new", prompt(2))
-    word = await client.confirm(4, WAIT_S)
+    word = await client.confirm(-1, WAIT_S)
     assert word is not None
     assert word.oldest == 9
+
+
+async def test_another_log_or_a_lower_offset_dates_what_runs_no_newer_than_itself(
+    core: FakeCore, client: AgentClient
+) -> None:
+    core.step_s = 0.002
+    assert await client.confirm(9, WAIT_S, log="one") is not None
+    running = core.add(Request("a", prompt(1), outputs=100_000))
+    await until(lambda: running.num_computed_tokens > 0)
+    oldest: list[int] = []
+    for mark, log in ((12, "one"), (4, "one"), (12, "one"), (5_000, "two"), (5_001, "two")):
+        word = await client.confirm(mark, WAIT_S, log=log)
+        assert word is not None
+        oldest.append(word.oldest)
+    assert oldest == [9, 4, 4, -1, -1]
+    core.on_thread(lambda: core.scheduler.finish("a"))
+    word = await client.confirm(5_001, WAIT_S, log="two")
+    assert word is not None
+    assert word.oldest == 5_001
 
 
 async def test_who_has_hit_a_doomed_block_counts_as_admitted_before_the_order(

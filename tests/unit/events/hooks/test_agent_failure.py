@@ -19,7 +19,7 @@ from events.hooks import agent as agent_module
 from events.hooks import agent_wire as wire
 from events.hooks.agent import Agent, attach, register
 from events.hooks.agent_client import AgentClient
-from tests.support.fake_core import FakeCore, Request, engine_modules
+from tests.support.fake_core import BlockPool, FakeCore, Request, engine_modules
 from tests.unit.events.hooks.test_agent import WAIT_S, names, prompt, ran, until
 
 
@@ -100,6 +100,18 @@ async def test_an_engine_whose_parts_are_named_otherwise_goes_on_without_an_agen
     assert attach(core, path) is None
     await until(lambda: not os.path.exists(path))
     assert (await ran(core, "a", prompt(1))).num_computed_tokens
+    assert "the bridge alone" in caplog.text
+
+
+async def test_what_was_wrapped_before_a_name_was_missing_is_unwrapped(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(BlockPool, "cache_full_blocks")
+    with FakeCore() as core:
+        assert attach(core, path) is None
+        assert "add_request" not in vars(core.scheduler)
+        assert "publish" not in vars(core.publisher)
+    await until(lambda: not os.path.exists(path))
     assert "the bridge alone" in caplog.text
 
 

@@ -67,6 +67,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.installed = 100
+        self.log = "log-1"
         self.obligations = Obligations(Registry(verify), ())
         config = EngineConfig(content=PROFILE, default_domain="acme")
         self.stream = EngineStream("w0", 0, ring(), config)

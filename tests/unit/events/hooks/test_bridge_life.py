@@ -28,6 +28,7 @@ class Fed:
     def __init__(self, owes: tuple[int, ...] = ()) -> None:
         self.said: list[str] = []
         self.installed = 100
+        self.log = "log-1"
         self.obligations = Obligations(Registry(verify), ())
         self.discharged: set[int] = set()
         self.owes = owes
