@@ -65,9 +65,9 @@ def run(
     agent = folder / "agent.sock" if kind == "agent" else None
     name = f"with-{kind}" if agent is not None else "bridge-alone"
     with LiveEngine(python, model, folder, name, agent=agent) as engine:
-        index.bridge(engine, folder)
         scenarios = Run(engine, index, folder, say)
         try:
+            index.bridge(engine, folder)
             if chosen:
                 for one in chosen:
                     getattr(scenarios, one)()
@@ -75,7 +75,7 @@ def run(
                 scenarios.all()
         finally:
             scenarios.close()
-            index.unbridge(engine.name)
+            index.unbridge_all()
         return scenarios.rows
 
 

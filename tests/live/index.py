@@ -45,8 +45,7 @@ class Index:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in list(self._bridges):
-            self.unbridge(name)
+        self.unbridge_all()
         self._http.close()
         kvledger("down", "--wipe", home=self.home)
 
@@ -66,6 +65,10 @@ class Index:
             self._bridges[engine.name] = subprocess.Popen(
                 command, env=environment(self.home), stdout=log, stderr=log
             )
+
+    def unbridge_all(self) -> None:
+        for name in list(self._bridges):
+            self.unbridge(name)
 
     def unbridge(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self._bridges.pop(name)
