@@ -110,8 +110,7 @@ class Run:
         with ThreadPoolExecutor(12) as pool:
             list(pool.map(lambda prompt: self._send(prompt, outputs=120), prompts))
         self.engine.drained()
-        row = self._check("eviction and preemption")
-        row.note = f"{self.engine.preemptions() - before} preemptions"
+        self._check("eviction and preemption", note=f"{self.engine.preemptions() - before} preemptions")
 
     def aborted(self) -> None:
         prompt = self._words(100)
@@ -140,7 +139,7 @@ class Run:
         for seen, right in ((before, hit), (after, 0), (other, other_hit)):
             row.compared += hit // BLOCK
             row.differences += abs(seen - right) // BLOCK
-        row.differences += verdict != "PROVEN"
+        row.differences += not verdict.startswith("PROVEN")
         row.note = f"hits before {before}, after {after}, other tenant {other}; {verdict}"
         self._finish(row)
         self._check("after it")
@@ -160,7 +159,7 @@ class Run:
         row = Row(self.engine.name, "a tenant deleted while it runs")
         seen = self.engine.delivered(prompt, salt=self._salts["beta"])
         row.compared += len(prompt) // BLOCK
-        row.differences += seen // BLOCK + (verdict != "PROVEN") + (not ended)
+        row.differences += seen // BLOCK + (not verdict.startswith("PROVEN")) + (not ended)
         if self._pool is not None:
             kept = self.engine.delivered(other, salt=self._salts["acme"])
             row.compared += (len(other) - 1) // BLOCK
@@ -175,8 +174,7 @@ class Run:
         if self._pool is None:
             # Without an agent a reset is told with the engine's next step, and nobody can know it before.
             self._send(self._words(16))
-        row = self._check("reset while idle")
-        row.note = f"reset {'done' if done else 'refused'}"
+        self._check("reset while idle", note=f"reset {'done' if done else 'refused'}")
 
     def reset_while_busy(self) -> None:
         self._send(self._words(200))
@@ -186,8 +184,7 @@ class Run:
             done = self.engine.reset()
             running.result()
         self.engine.drained()
-        row = self._check("reset while busy")
-        row.note = f"reset {'done' if done else 'refused'}"
+        self._check("reset while busy", note=f"reset {'done' if done else 'refused'}")
 
     def ended_by_sigterm(self) -> None:
         self._restart(signal.SIGTERM)
@@ -228,19 +225,20 @@ class Run:
         audit = ("audit", "run", "--request", str(number), "--wait", "60", "--json")
         done = kvledger(*audit, home=self.index.home)
         try:
-            return str(json.loads(done.stdout)["verdict"])
+            verdict = json.loads(done.stdout)
+            why = ", ".join(reason["reason"] for reason in verdict["reasons"][:3])
+            return str(verdict["kind"]) + (f" ({why})" if why else "")
         except (ValueError, KeyError):
             return done.stderr.strip()[-200:]
 
-    def _check(self, scenario: str, *, absent: bool = False) -> Row:
+    def _check(self, scenario: str, *, absent: bool = False, note: str = "") -> None:
         since_s = time.monotonic()
-        row = Row(self.engine.name, scenario)
+        row = Row(self.engine.name, scenario, note=note)
         if self._pool is None:
             self._check_by_hits(row, since_s, absent=absent)
         else:
             self._check_by_pool(row, self._pool, since_s)
         self._finish(row)
-        return row
 
     def _check_by_pool(self, row: Row, pool: Pool, since_s: float) -> None:
         """What is credited must be there at once; what is in doubt isn't credited, and may take a look at the

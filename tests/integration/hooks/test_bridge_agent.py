@@ -186,12 +186,13 @@ async def test_an_agent_that_ends_leaves_a_stream_that_says_so(
     monkeypatch.setattr(agent_link, "LOST_S", 0.5)
     await ran(core, "a", prompt(1, 2))
     async with bridged(log, core, path) as hook:
-        await until(lambda: ("w0", 0) in log.pulses and log.pulses["w0", 0].basis is Basis.ENGINE)
+        await confirmed(log)
+        assert log.pulses["w0", 0].basis is Basis.ENGINE
         first = hook.stream
         agent.stop()
-        await until(lambda: log.pulses["w0", 0].basis is Basis.PUBLISHED)
         await until(lambda: hook.stream not in (None, first))
         await confirmed(log)
+        assert log.pulses["w0", 0].basis is Basis.PUBLISHED
         state = log.current("w0")
         assert state is not None
         assert (state.removal, state.admission_known) == (Capability.NONE, False)
