@@ -45,17 +45,21 @@ def main() -> int:
         folder = Path(name)
         model = write_model(folder / "model")
         print(line(("ENGINE", "SCENARIO", "BLOCKS", "DIFFERENCES", "BASIS", "NOTE")), flush=True)
-        with Index(folder / "home") as index:
-            for kind in ("agent", "bridge"):
-                if arguments.only in (None, kind):
-                    rows += run(kind, python, model, folder, index, arguments.scenario)
-        differences = sum(row.differences for row in rows)
+        whole = False
+        try:
+            with Index(folder / "home") as index:
+                for kind in ("agent", "bridge"):
+                    if arguments.only in (None, kind):
+                        rows += run(kind, python, model, folder, index, arguments.scenario)
+            whole = True
+        finally:
+            differences = sum(row.differences for row in rows)
+            if differences or not whole:
+                keep = Path(tempfile.mkdtemp(prefix="kvl-live-logs-"))
+                for log in folder.glob("*.log"):
+                    (keep / log.name).write_bytes(log.read_bytes())
+                print(f"the engines' and bridges' logs are in {keep}", flush=True)
         print(f"{sum(row.compared for row in rows)} blocks compared, {differences} differences")
-        if differences:
-            keep = Path(tempfile.mkdtemp(prefix="kvl-live-logs-"))
-            for log in folder.glob("*.log"):
-                (keep / log.name).write_bytes(log.read_bytes())
-            print(f"the engines' and bridges' logs are in {keep}")
     return 1 if differences else 0
 
 
