@@ -3,14 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Options for the program behind a target: make demo ARGS=--full, make test ARGS="tests/unit -x".
 ARGS :=
+VLLM_VENV := .venv-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo soak faults test lint format lock clean venv
+.PHONY: help demo soak faults test lint format lock clean venv live-vllm
 
 help:
 	@echo "make demo    run a real request trace through everything, on this machine"
 	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
 	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
+	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 20 minutes"
 	@echo "make test    check and test everything"
 	@echo "make lint    only the static checks"
 	@echo "make format  lay out the code"
@@ -26,6 +28,10 @@ soak: venv
 faults: venv
 	@$(BIN)/kvledger up
 	@$(BIN)/kvledger simulate --matrix $(ARGS); code=$$?; $(BIN)/kvledger down; exit $$code
+
+live-vllm: venv
+	@sh .ci/vllm $(VLLM_VENV)
+	@$(BIN)/python -m tests.live --venv $(VLLM_VENV) $(ARGS)
 
 test: lint
 	@$(BIN)/python -m pytest $(ARGS)

@@ -29,6 +29,7 @@ from kvledger.attachment.relearn import Relearner
 from kvledger.attachment.watch import IdentityChangedError
 from kvledger.attachment.watching import begin_watching
 from kvledger.control import connection, require_log
+from kvledger.engine_agent import ExitAttester, learned, link_to
 from kvledger.engine_input import adapter_for, outliving, source_of
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
@@ -59,6 +60,7 @@ class EngineAddress(BaseModel):
     profile: Path | None = None
     domain: Name = "default"
     engine_url: str | None = None
+    agent: Path | None = None
     advertise: str | None = None
     server: str | None = None
     """An LMCache server's own name (`instance_id`); default: `worker`."""
@@ -129,9 +131,10 @@ async def run_bridges(
         inputs = await stack.enter_async_context(
             lmcache_inputs(engine.endpoint for engine in engines if is_input(engine.endpoint))
         )
+        attester = ExitAttester(settings, host)
         tasks = [
             asyncio.create_task(
-                _run_one(settings, engine, inputs, host, ring, say, relearner), name=engine.worker
+                _run_one(settings, engine, inputs, host, ring, attester, say, relearner), name=engine.worker
             )
             for engine in engines
         ]
@@ -153,6 +156,7 @@ async def run_bridges(
             for task in (ended, failed, *tasks):
                 task.cancel()
             await asyncio.gather(ended, failed, *tasks, return_exceptions=True)
+            await attester.stop()
 
 
 def _failure(error: BaseException) -> CommandError:
@@ -171,6 +175,7 @@ async def _run_one(
     inputs: Mapping[str, LmcacheInput],
     host: HookHost,
     ring: KeyRing,
+    attester: ExitAttester,
     say: Say,
     relearner: Callable[[], Relearner] | None,
 ) -> None:
@@ -188,8 +193,21 @@ async def _run_one(
         if engine.engine_url is not None
         else None
     )
+    agent = (
+        link_to(engine.agent, engine.rank, engine.endpoint, engine.replay)
+        if engine.agent is not None
+        else None
+    )
     async with source_of(engine, adapter, inputs) as source:
-        bridge = Bridge(source, rank=engine.rank, adapter=adapter, http=http, life_file=life_file)
+        bridge = Bridge(
+            source,
+            rank=engine.rank,
+            adapter=adapter,
+            http=http,
+            agent=agent,
+            attest=attester.of(engine.worker),
+            life_file=life_file,
+        )
         attachment = await bridge.attach(
             ATTACH_S, ended=lambda life: (engine.worker, life) in host.registry.exits
         )
@@ -215,6 +233,8 @@ async def _run_one(
             for task in (running, telling, watching):
                 task.cancel()
             ends = await asyncio.gather(running, telling, watching, return_exceptions=True)
+            if agent is not None:
+                agent.close()
             await host.remove(hook, silently=isinstance(ends[-1], IdentityChangedError))
 
 
@@ -246,6 +266,7 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
         "inventory": "" if stream.inventory_known() else "partial",
         "received": "" if bridge.heard else "nothing",
         "alarm": hook.alarm.value if hook.alarm is not None else "",
+        "agent": "absent" if bridge.agent_absent else "",
     }
     return {name: value for name, value in found.items() if value}
 
@@ -291,6 +312,7 @@ def _stream(
         capacity_blocks=facts.capacity_blocks,
         durable_ids=outliving(engine, adapter) | facts.durable_ids_of(engine.worker),
     )
+    config = learned(config, bridge.hello)
     return EngineStream(engine.worker, engine.rank, ring, config, bound_salts=lambda: registry.bound_salts)
 
 
@@ -311,8 +333,8 @@ async def _announce(
             "domain": engine.domain,
             "identity": "unverified" if missing else "verified",
             "missing": missing,
-            "basis": "published" if bridge.confirmable else "unconfirmed",
+            "basis": bridge.basis.value,
             "history": history,
-            "deletion": "reset" if engine.engine_url is not None else "none",
+            "deletion": bridge.capability.value,
         }
     )

@@ -1,7 +1,8 @@
 """One engine's bridge: its ZMQ stream and replay socket on one side, a hook on the other.
 
 Started late, it takes the engine's history from the replay socket before it registers; what can't be had is
-an engine loss. It confirms by replay, and deletes, where it is given the engine's URL, by a whole reset.
+an engine loss. It confirms by replay, and deletes, where it is given the engine's URL, by a whole reset. Where an
+agent in the engine answers, the agent confirms, removes single blocks and shows the pool instead.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from events.errors import DecodeError
+from events.hooks.agent_link import AgentLink, Attest
+from events.hooks.agent_wire import Hello
 from events.hooks.engine_adapter import VLLM, EngineAdapter
-from events.hooks.engine_event import AllBlocksCleared, EngineBatch
+from events.hooks.engine_event import AllBlocksCleared, EngineBatch, EngineHash
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_port import (
     Confirmation,
@@ -49,6 +52,7 @@ LOG = logging.getLogger(__name__)
 RECEIVE_S = 0.05
 STEP_TIMEOUT_S = 5.0
 REMEMBER_EVERY_S = 1.0
+INSPECT_TIMEOUT_S = 2.0
 WATCH_S = 2.0
 WATCH_TIMEOUT_S = 1.0
 TURN_S = 0.01
@@ -62,6 +66,9 @@ class BridgedHook(Protocol):
     def installed(self) -> int: ...
 
     @property
+    def log(self) -> str: ...
+
+    @property
     def obligations(self) -> Obligations: ...
 
     def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None: ...
@@ -71,6 +78,13 @@ class BridgedHook(Protocol):
     def unknown(self, kind: str, length: int) -> None: ...
 
     def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None: ...
+
+    @property
+    def doubtful(self) -> bool: ...
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> None: ...
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -101,9 +115,8 @@ class Attachment:
 
 
 class Bridge:
-    """An `EnginePort` over an `EngineSource`. Call `attach` once, give its answer to the hook, then `run`."""
-
-    admission_known = False
+    """An `EnginePort` over an `EngineSource`, and an agent if there is one. Call `attach` once, give its answer to
+    the hook, then `run`. `attest` is told of an engine life whose process was seen to end."""
 
     def __init__(
         self,
@@ -112,16 +125,21 @@ class Bridge:
         rank: int = 0,
         adapter: EngineAdapter = VLLM,
         http: EngineHttp | None = None,
+        agent: AgentLink | None = None,
+        attest: Attest | None = None,
         life_file: LifeFile | None = None,
         make_life: Callable[[], str] = lambda: f"life-{secrets.token_hex(8)}",
     ) -> None:
         self.counts = BridgeCounts()
-        self.capability = Capability.NONE if http is None else Capability.RESET
         self._source = source
         self._rank = rank
         self._decode = adapter.decode
         self._alarm = WireAlarm(self.counts)
         self._http = http
+        self._agent = agent
+        self._attest = attest
+        self._inspected_s = 0.0
+        self._taken_seq = -1
         self._file = life_file
         self._make_life = make_life
         self._life = ""
@@ -137,6 +155,34 @@ class Bridge:
         self._from_birth = False
         self._remembered_s = 0.0
         self._asked_s = 0.0
+
+    @property
+    def capability(self) -> Capability:
+        """What can be removed: single blocks as long as an agent is expected to answer."""
+        if self._agent is not None and self._agent.expected:
+            return Capability.EVICT_BLOCKS
+        return Capability.NONE if self._http is None else Capability.RESET
+
+    @property
+    def admission_known(self) -> bool:
+        return self._agent is not None and self._agent.expected
+
+    @property
+    def hello(self) -> Hello | None:
+        """What the agent that is trusted says of its engine."""
+        return self._agent.hello if self._agent is not None and self._agent.trusted else None
+
+    @property
+    def agent_absent(self) -> bool:
+        """Whether an agent should be there and can't be relied on."""
+        return self._agent is not None and not self._agent.trusted
+
+    @property
+    def basis(self) -> Basis:
+        """What a confirmation rests on now, if there is one."""
+        if self._agent is not None and self._agent.trusted:
+            return Basis.ENGINE
+        return Basis.PUBLISHED if self._source.has_replay else Basis.UNCONFIRMED
 
     @property
     def heard(self) -> bool:
@@ -159,7 +205,10 @@ class Bridge:
             self._heard = True
             self._confirmed_after = known.confirmed_after
             self._source.resume(Anchor(known.seq, bytes.fromhex(known.digest)))
+        hello = await self._agent.present() if self._agent is not None else None
         outcome = await self._source.confirm(timeout_s)
+        if self._agent is not None and hello is not None and isinstance(outcome, Answered):
+            self._agent.trust(hello)
         items = outcome.items
         other = self._source.continuity is Continuity.OTHER or (known is not None and ended(known.life))
         if other:
@@ -216,14 +265,20 @@ class Bridge:
             if self._source.has_replay and loop.time() - self._asked_s > WATCH_S:
                 # No reader asks: look all the same, or a silent restart would go unnoticed.
                 await self.confirm(WATCH_TIMEOUT_S)
+            await self._tend_agent(loop.time())
             if items or loop.time() - self._remembered_s > REMEMBER_EVERY_S:
                 self._remember(loop.time())
 
     # --- EnginePort ---------------------------------------------------------------------------------
 
     async def confirm(self, timeout_s: float) -> Confirmation:
-        """See `EnginePort`: by a replay from the newest record held. Nothing is confirmed of an engine of
-        which nothing was ever received, or whose records are another rank's."""
+        """See `EnginePort`: by the agent's word, else by a replay from the newest record held. Nothing is
+        confirmed by replay of an engine of which nothing was ever received, or whose records are another rank's."""
+        hello = await self._agent.present() if self._agent is not None else None
+        if self._agent is not None and self._agent.trusted:
+            word = await self._confirm_by_agent(self._agent, timeout_s)
+            if word is not None:
+                return word
         if not self._source.has_replay:
             return Confirmed(Basis.UNCONFIRMED) if self._heard and self._right_rank else Unanswered()
         self._asked_s = asyncio.get_running_loop().time()
@@ -233,15 +288,43 @@ class Bridge:
             outcome = await self._source.confirm(timeout_s)
             await self._feed(outcome.items)
         answered = isinstance(outcome, Answered) and lives == self.counts.lives
+        if self._agent is not None and hello is not None and answered and self._right_rank:
+            self._agent.trust(hello)
         if not answered or not self._heard or not self._right_rank:
             return Unanswered()
         self._confirmed_after = installed
         return Confirmed(Basis.PUBLISHED)
 
-    async def remove(self, hashes: object, timeout_s: float) -> RemovalResult:
-        """An engine without an agent removes nothing singly."""
-        del hashes, timeout_s
-        return RemovalResult(refused="no_delete_path", cure="install the agent in the engine")
+    async def _confirm_by_agent(self, agent: AgentLink, timeout_s: float) -> Confirmation | None:
+        """None: no word in time, or its publications haven't come; the replay socket knows more then."""
+        loop = asyncio.get_running_loop()
+        self._asked_s = loop.time()
+        deadline_s = loop.time() + timeout_s / 2
+        installed, lives = self._hook.installed, self.counts.lives
+        word = await agent.stand(installed, self._hook.log, timeout_s / 2)
+        if word is None:
+            return None
+        async with self._lock:
+            await self._feed_upto(word.seq, deadline_s)
+        if self._taken_seq < word.seq or not agent.trusted:
+            return None
+        if lives != self.counts.lives or not self._right_rank:
+            return Unanswered()
+        self._confirmed_after = installed
+        return Confirmed(Basis.ENGINE, upto=word.seq)
+
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int) -> RemovalResult:
+        """By the agent; an engine without one removes nothing singly. Nothing is fed meanwhile, so that what is
+        removed is told as that, and not as the engine's own eviction."""
+        agent = self._agent
+        if agent is None:
+            return RemovalResult(refused="no_delete_path", cure="install the agent in the engine")
+        async with self._lock:
+            await self._feed(())
+            word = await agent.remove(hashes, request, timeout_s)
+        if word is None:
+            return RemovalResult(refused="engine_error", cure="wait until the engine's agent answers again")
+        return RemovalResult(removed=tuple(hashes))
 
     async def reset(self, timeout_s: float) -> ResetResult:
         """Resets, forces a step, confirms; the last clear on the wire by then is the barrier."""
@@ -265,11 +348,11 @@ class Bridge:
 
     def oldest_running(self) -> int | None:
         """Unknown without an agent; `admission_known` says so."""
-        return None
+        return None if self._agent is None else self._agent.oldest_running()
 
     def load(self) -> Load | None:
         """Unknown without an agent."""
-        return None
+        return None if self._agent is None else self._agent.load()
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -283,6 +366,52 @@ class Bridge:
             if loop.time() - turn_s > TURN_S:
                 await asyncio.sleep(0)
                 turn_s = loop.time()
+
+    async def _feed_upto(self, seq: int, deadline_s: float) -> None:
+        """Takes items until that publication has been fed, and none behind it."""
+        loop = asyncio.get_running_loop()
+        while self._taken_seq < seq and (self._pending or loop.time() < deadline_s):
+            if not self._pending:
+                left_s = max(0.0, min(RECEIVE_S, deadline_s - loop.time()))
+                self._pending.extend(await self._source.receive(left_s))
+            while self._pending and self._taken_seq < seq:
+                self._take(self._pending.popleft())
+
+    async def _tend_agent(self, now_s: float) -> None:
+        """What the agent is for beside questions: the pool itself where events leave doubt, and the end of the
+        engine's process. The log is told which way there is to the engine whenever that changes."""
+        agent = self._agent
+        if agent is None:
+            return
+        evidence = agent.ended()
+        if evidence is not None:
+            self._process_ended(agent, evidence)
+        elif agent.trusted or agent.lost(now_s):
+            self._hook.reachable_by(self.capability, admission_known=self.admission_known)
+        if agent.trusted and self._hook.doubtful and now_s - self._inspected_s > agent.inspect_every_s:
+            self._inspected_s = now_s
+            await self._inspect(agent)
+
+    async def _inspect(self, agent: AgentLink) -> None:
+        loop = asyncio.get_running_loop()
+        lives = self.counts.lives
+        async with self._lock:
+            await self._feed(())
+            found = await agent.inspect(INSPECT_TIMEOUT_S)
+            if found is None:
+                return
+            await self._feed_upto(found.seq, loop.time() + INSPECT_TIMEOUT_S)
+            if self._taken_seq == found.seq and lives == self.counts.lives and agent.trusted:
+                self._hook.inspected(found.copies)
+            await self._feed(())
+
+    def _process_ended(self, agent: AgentLink, evidence: str) -> None:
+        """The process that was trusted is gone, and its cache with it; what answers next is another life."""
+        LOG.warning("the engine's process has ended: %s", evidence)
+        agent.forget()
+        if self._attest is not None:
+            self._attest(self._life, f"process {evidence} ended, held by its bridge")
+        self._new_life(proven=True, ended=True)
 
     def _take(self, item: SourceItem) -> None:
         match item:
@@ -309,22 +438,25 @@ class Bridge:
                 # It lives and its events come through, though it may have published nothing yet.
                 self._heard = True
 
-    def _new_life(self, *, proven: bool) -> None:
+    def _new_life(self, *, proven: bool, ended: bool = False) -> None:
         """Another life answers on that address; that the old process is gone nobody has attested. Unless it
         is `proven` that it isn't the one held, it may hold anything, and owes what that one owes."""
         self.counts.lives += 1
+        self._taken_seq = -1
+        if self._agent is not None:
+            self._agent.forget()
         self._life = self._make_life()
         self._from_birth, self._began, self._silent_after, self._right_rank = proven, False, None, True
         obligations = self._hook.obligations
         discharged = [] if proven else obligations.discharged()
-        self._hook.restarted(self._life, ended=False, born_after=self._confirmed_after if proven else -1)
+        self._hook.restarted(self._life, ended=ended, born_after=self._confirmed_after if proven else -1)
         if not proven:
             obligations.restore(discharged)
             self._hook.lost(0, None)
 
     def _message(self, message: EngineMessage) -> None:
         self.counts.messages += 1
-        self._heard = True
+        self._heard, self._taken_seq = True, message.seq
         if not self._began:
             self._began = True
             if message.seq == 0:
@@ -345,7 +477,7 @@ class Bridge:
             return
         self._alarm.look(batch)
         try:
-            self._hook.feed(batch, None)
+            self._hook.feed(batch, None if self._agent is None else self._agent.admitted(message.seq))
         except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
             # Its text may hold what the message said.
             self.counts.failed += 1

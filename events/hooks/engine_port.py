@@ -84,8 +84,9 @@ class EnginePort(Protocol):
         begins now: no answer to an earlier one may be reused."""
         ...
 
-    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
-        """Takes every copy of these out of the cache; only with `Capability.EVICT_BLOCKS`."""
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int) -> RemovalResult:
+        """Takes every copy of these out of the cache; only with `Capability.EVICT_BLOCKS`. `request`: number of
+        the order, so that who holds such a block now counts as admitted before it."""
         ...
 
     async def reset(self, timeout_s: float) -> ResetResult:
@@ -203,6 +204,18 @@ class Translator(Protocol):
 
     def retire_profiles(self, adapter: str | None = None) -> Translation | None:
         """The copies of an adapter, or of all, are void: it was changed in place."""
+        ...
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> Translation:
+        """The engine's pool was looked at after the last batch translated: copies by group and hash."""
+        ...
+
+    def doubtful(self) -> bool:
+        """Whether that would teach something."""
+        ...
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> bool:
+        """Another way to the engine than was declared; True if another `open` must follow."""
         ...
 
     def retire(self) -> Translation | None:

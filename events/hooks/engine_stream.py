@@ -7,7 +7,7 @@ as long as a copy of it exists, and for a bounded number of hashes after that (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, is_old, standings
 from events.hooks.engine_config import EngineConfig
@@ -22,6 +22,7 @@ from events.hooks.engine_event import (
 )
 from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
 from events.hooks.holder_book import TIERS, HolderBook, tier_of
+from events.hooks.inspection import PoolReader, Resident
 from events.hooks.inventory import (
     Copy,
     Holder,
@@ -35,7 +36,7 @@ from events.hooks.inventory_snapshot import snapshot_records
 from events.hooks.removal import RemovalReader
 from events.hooks.store import StoreReader
 from events.hooks.translation import Draft, Translation, invalidated
-from events.ids import EvictReason, InvalidateReason, Tier
+from events.ids import Capability, EvictReason, InvalidateReason, Tier
 from events.keyring import KeyRing
 from events.model.control import Scope
 from events.model.part import (
@@ -93,6 +94,8 @@ class EngineStream:
         self._holders = HolderBook(config)
         self._removals = RemovalReader(self._holders, self._hashes)
         self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
+        self._pool = PoolReader(self._holders, self._hashes, self._stores)
+        self._of_pool = False
         self._restatements = 0
         self._refused_told = 0
         self.bounds = StreamBounds()
@@ -109,6 +112,7 @@ class EngineStream:
                 self._hashes.clear()
                 self._book.clear()
                 self._holders.reset()
+            self._of_pool = False
             self.engine_life = engine_life
             if not from_birth:
                 for holder in self._holders.holders():
@@ -158,6 +162,7 @@ class EngineStream:
     def lost(self, first: int, last: int | None) -> EngineLoss:
         """The engine's records `first`…`last` can't be had: all that is held becomes uncertain, all holders
         partial. Write the result before anything that is translated later."""
+        self._of_pool = False
         for holder in self._holders.holders():
             holder.partial = True
         for table in self._holders.tables():
@@ -190,10 +195,34 @@ class EngineStream:
             translation.parts.setdefault(domain, []).extend(invalidated(holder, group, ids, reason, request))
         return translation
 
+    def doubtful(self) -> bool:
+        """Whether an inspection of the engine's pool would teach something: its inventory is partial, or a copy
+        may be gone."""
+        return self._pool.doubtful()
+
+    def inspected(self, resident: Resident) -> Translation:
+        """The engine's pool was looked at after the last batch that was translated, and before any later one:
+        nothing of the GPU is uncertain or partial afterwards, and what it doesn't hold is gone. A snapshot is
+        due if that has changed anything else."""
+        draft = Draft()
+        self._pool.read(draft, resident)
+        self._of_pool = True
+        self._hashes.trim()
+        self._tell(draft)
+        return draft.finish()
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> bool:
+        """Another way to the engine than was declared: told by the next `open`, which must follow if True."""
+        config = replace(self._config, removal=removal, admission_known=admission_known)
+        changed, self._config = config != self._config, config
+        return changed
+
     def snapshot(self, name: str) -> Iterator[Translation]:
         """The whole inventory, a record at a time, each as of the moment it is taken: write it before the
         next `translate`. One at a time; an abandoned one costs nothing."""
-        return snapshot_records(name, self._holders, self._book, self._hashes, self._opened)
+        return snapshot_records(
+            name, self._holders, self._book, self._hashes, self._opened, of_pool=self._of_pool
+        )
 
     def in_scope(self, scope: Scope, domains: Iterable[str]) -> tuple[ScopedCopy, ...]:
         """All copies that the scope reaches in `domains` (those that it covers), and all without id."""

@@ -157,10 +157,15 @@ def _short_last(event: BlockStored, table: Table) -> bool:
 
 
 def _group(index: int, size: int, event: BlockStored) -> Group:
-    """An unknown kind counts as full attention, which needs all blocks: never too good an answer."""
-    match event.spec_kind:
-        case "sliding_window" if event.window:
-            return Group(index=index, kind=GroupKind.SLIDING_WINDOW, block_tokens=size, window=event.window)
+    return group_of(index, size, event.spec_kind, event.window)
+
+
+def group_of(index: int, size: int, kind: str | None, window: int | None) -> Group:
+    """A group in the log's words. An unknown kind counts as full attention, which needs all blocks: never too
+    good an answer."""
+    match kind:
+        case "sliding_window" if window:
+            return Group(index=index, kind=GroupKind.SLIDING_WINDOW, block_tokens=size, window=window)
         case "mamba":
             return Group(index=index, kind=GroupKind.RECURRENT, block_tokens=size)
         case _:

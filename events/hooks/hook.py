@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from events.errors import KvledgerError
@@ -16,7 +16,7 @@ from events.fold.registry import Registry
 from events.hooks.client_task import again
 from events.hooks.echoing import Echoing
 from events.hooks.emitter import Emitter
-from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, EnginePort, Parts, Translation, Translator
 from events.hooks.obey import Obedience
 from events.hooks.obligation import Obligations
@@ -24,7 +24,7 @@ from events.hooks.outlet import Outlet
 from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
 from events.hooks.snapshot import Repair, RepairPace
 from events.hooks.stream import Epoch
-from events.ids import CANARY_WORKER, Alarm, Basis, Inventory, StreamKey
+from events.ids import CANARY_WORKER, Alarm, Basis, Capability, Inventory, StreamKey
 from events.keyring import KeyRing
 from events.model.part import Closed, Drained, UnknownEvents
 from events.model.signal import Echo, RankPulse, ResyncRequested
@@ -130,6 +130,11 @@ class Hook:
         return self._services.registry.next_offset - 1
 
     @property
+    def log(self) -> str:
+        """The id of the log whose offsets these are."""
+        return self._services.registry.log
+
+    @property
     def stream(self) -> StreamKey | None:
         """The open epoch's stream; None while registering."""
         return self._outlet.stream
@@ -159,7 +164,9 @@ class Hook:
         self.obedience.landed(translation.parts)
 
     def lost(self, first: int, last: int | None) -> None:
-        """The engine's own records in between can't be had: its holders become partial."""
+        """The engine's own records in between can't be had: its holders become partial. That is numbered in
+        their place, so an agent's word that names one of them doesn't wait for it."""
+        self.fed_seq = max(self.fed_seq, -1 if last is None else last)
         self._outlet.write((self._translator.lost(first, last),), {})
 
     def unknown(self, kind: str, length: int) -> None:
@@ -184,6 +191,23 @@ class Hook:
         self.obligations.new_life(self.installed if born_after is None else born_after)
         self._translator.open(engine_life)
         self.new_epoch()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a look at the engine's pool would teach something."""
+        return self._translator.doubtful()
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> None:
+        """The engine's pool was looked at right after the last batch that was fed: what it shows holds."""
+        self.write_translation(self._translator.inspected(resident))
+        self.obedience.wake()
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
+        """There is another way to the engine than the epoch has declared: another epoch begins. Nothing if it
+        is the same."""
+        if self._translator.reachable_by(removal, admission_known=admission_known):
+            self.new_epoch()
+            self.obedience.wake()
 
     def retire_profiles(self, adapter: str | None = None) -> None:
         """An adapter was loaded again under its name, or the weights were changed in place (None): the copies

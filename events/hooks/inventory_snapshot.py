@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from events.hooks.engine_identity import DomainBook, HashMap
 from events.hooks.engine_port import RestatementOverrunError
@@ -28,11 +29,17 @@ _PREFIXES = 1 << 16
 
 
 def snapshot_records(
-    name: str, holders: HolderBook, book: DomainBook, hashes: HashMap, opened: Callable[[], Opened]
+    name: str,
+    holders: HolderBook,
+    book: DomainBook,
+    hashes: HashMap,
+    opened: Callable[[], Opened],
+    *,
+    of_pool: bool = False,
 ) -> Iterator[Translation]:
     """Begin (profiles, orphans), every range of every holder and group, end. Lazy: each record is as of the
-    moment it is taken."""
-    yield _begin(name, holders, book, hashes, opened)
+    moment it is taken. `of_pool`: the engine's own pool was looked at, and nothing was lost since."""
+    yield _begin(name, holders, book, hashes, opened, of_pool=of_pool)
     for table in list(holders.tables()):
         yield from _ranges(name, table)
     inventories = tuple(
@@ -42,13 +49,20 @@ def snapshot_records(
 
 
 def _begin(
-    name: str, holders: HolderBook, book: DomainBook, hashes: HashMap, opened: Callable[[], Opened]
+    name: str,
+    holders: HolderBook,
+    book: DomainBook,
+    hashes: HashMap,
+    opened: Callable[[], Opened],
+    *,
+    of_pool: bool,
 ) -> Translation:
     draft = Draft()
     for chain in book.chains():
         chain.declared = True
         draft.declare(chain.domain, chain.declaration)
-    draft.stream_events.append(SnapshotBegin(snapshot=name, opened=opened()))
+    source: Literal["pool"] | None = "pool" if of_pool else None
+    draft.stream_events.append(SnapshotBegin(snapshot=name, opened=opened(), source=source))
     holders.changed = False
     for table in holders.tables():
         _end_impossible(draft, table, hashes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from events.fold.state import older
 from events.hooks.connector import Departures
-from events.hooks.engine_event import BlockStored
+from events.hooks.engine_event import BlockStored, EngineHash
 from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import HolderBook
 from events.hooks.inventory import Copy, Table
@@ -55,6 +55,13 @@ class StoreReader:
             lineage = Lineage.ONLOAD if source and table.holder.tier is Tier.GPU else Lineage.UNKNOWN
             provenance = (source.admitted_after, source.computed) if source else (None, False)
             self._put(draft, table, [node], provenance[0], lineage, provenance[1], session)
+
+    def found(self, draft: Draft, table: Table, name: EngineHash) -> Node:
+        """A hash that the engine holds and whose store nobody has heard of; its age is unknown."""
+        (node,) = self._hashes.look_up(table.size, [name])
+        lineage = Lineage.PREFILL if self._computes_all else Lineage.UNKNOWN
+        self._put(draft, table, [node], None, lineage, self._computes_all, None)
+        return node
 
     def _source(self, table: Table, node: Node) -> Copy | None:
         """A copy of the same block in another tier, where this one may come from."""

@@ -45,6 +45,10 @@ def bridge(
     engine_url: Annotated[
         str | None, typer.Option(help="the engine's HTTP server, to reset its cache for deletions")
     ] = None,
+    agent: Annotated[
+        Path | None,
+        typer.Option(help="socket of the agent in the engine: its KVLEDGER_AGENT_SOCKET"),
+    ] = None,
     advertise: Annotated[str | None, typer.Option(help="the address that routers send requests to")] = None,
     config: Annotated[
         Path | None,
@@ -64,7 +68,7 @@ def bridge(
     from kvledger.control import or_unavailable
 
     engines = _engines(
-        config, worker, model, endpoint, replay, rank, profile, domain, topic, engine_url, advertise
+        config, worker, model, endpoint, replay, rank, profile, domain, topic, engine_url, agent, advertise
     )
     settings = load_settings()
     logging.basicConfig(
@@ -91,6 +95,7 @@ def _engines(
     domain: str,
     topic: str,
     engine_url: str | None,
+    agent: Path | None,
     advertise: str | None,
 ) -> tuple[EngineAddress, ...]:
     from pydantic import ValidationError
@@ -130,6 +135,7 @@ def _engines(
                 profile=profile,
                 domain=domain,
                 engine_url=engine_url,
+                agent=agent,
                 advertise=advertise,
             ),
         )

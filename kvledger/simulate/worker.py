@@ -183,8 +183,9 @@ class SimWorker:
         # The hook echoes what it had seen when it asked, so no more than that is vouched for.
         return self._confirmed(asked_ns) if isinstance(found, Confirmed) else found
 
-    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int) -> RemovalResult:
         """Takes the blocks out between two steps; the engine tells it with the next one."""
+        del request
         if self.dead:
             return RemovalResult(refused="engine_error", cure="wait until the engine answers")
         if self._in_step:

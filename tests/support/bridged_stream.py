@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
 from events.hooks.engine_adapter import VLLM, EngineAdapter
 from events.hooks.engine_config import EngineConfig
-from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed
 from events.hooks.engine_recovery import Heartbeat
 from events.hooks.engine_source import EngineSource
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
+from events.ids import Capability
 from events.model.part import UnknownEvents
 from events.signing import verify
 from tests.support.folded_stream import CONTENT, FoldedStream
@@ -25,7 +26,16 @@ LONG_S = 10.0
 
 
 class BridgedStream:
-    """The hook of a bridge: everything it is told is folded at once."""
+    """The hook of a bridge: everything it is told is folded at once. Nobody has an agent here."""
+
+    log = "log-1"
+    doubtful = False
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> None:
+        raise AssertionError("there is no agent")
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
+        raise AssertionError("there is no agent")
 
     def __init__(self, config: EngineConfig) -> None:
         self.installed = 100

@@ -128,7 +128,7 @@ class SteppedEngine:
         self.step()
         return Confirmed(Basis.ENGINE)
 
-    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+    async def remove(self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int) -> RemovalResult:
         self.removed.extend(hashes)
         self.engine.remove(hashes)
         return RemovalResult(removed=tuple(hashes))

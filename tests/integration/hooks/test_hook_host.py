@@ -422,7 +422,9 @@ async def test_a_truncated_control_log_ends_all_pulses_and_is_told(log: HookLog)
 
 async def test_a_hook_that_lost_a_task_stops_pulsing(log: HookLog) -> None:
     class Broken(SteppedEngine):
-        async def remove(self, hashes: Sequence[EngineHash], timeout_s: float) -> RemovalResult:
+        async def remove(
+            self, hashes: Sequence[EngineHash], timeout_s: float, *, request: int
+        ) -> RemovalResult:
             raise ZeroDivisionError
 
     async with HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT]) as host:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
 from events.fold.registry import Registry
 from events.hooks.bridge import Attachment, Bridge
-from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
+from events.ids import Capability
 from events.signing import verify
 from tests.support.fake_engine import FakeEngine
 
@@ -27,6 +28,7 @@ class Fed:
     def __init__(self, owes: tuple[int, ...] = ()) -> None:
         self.said: list[str] = []
         self.installed = 100
+        self.log = "log-1"
         self.obligations = Obligations(Registry(verify), ())
         self.discharged: set[int] = set()
         self.owes = owes
@@ -50,6 +52,16 @@ class Fed:
     def unknown(self, kind: str, length: int) -> None:
         assert length >= 0
         self.said.append(f"unknown {kind}")
+
+    @property
+    def doubtful(self) -> bool:
+        raise AssertionError("there is no agent")
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> None:
+        raise AssertionError("there is no agent")
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
+        raise AssertionError("there is no agent")
 
     def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
         assert not ended

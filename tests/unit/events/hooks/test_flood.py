@@ -6,7 +6,7 @@ import gc
 import os
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from events.errors import DecodeError
 from events.fold.registry import Registry
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
-from events.hooks.engine_event import EngineBatch
+from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, RestatementOverrunError
 from events.hooks.engine_stream import EngineStream
 from events.hooks.obligation import Obligations
 from events.hooks.translation import Translation
 from events.hooks.vllm import decode_batch
 from events.hooks.zmq_source import ZmqSource
-from events.ids import Inventory, Tier
+from events.ids import Capability, Inventory, Tier
 from events.model.part import SnapshotEnd, UnknownEvents
 from events.signing import verify
 from tests.support.fake_engine import FakeEngine
@@ -267,6 +267,8 @@ class Quiet:
     """A hook that translates what it is fed and forgets what came of it."""
 
     installed = 0
+    log = "log-1"
+    doubtful = False
 
     def __init__(self) -> None:
         self.flooded = Flooded()
@@ -281,6 +283,12 @@ class Quiet:
     def unknown(self, kind: str, length: int) -> None:
         del kind, length
         self.flooded.undecodable += 1
+
+    def inspected(self, resident: Mapping[int, Mapping[EngineHash, int]]) -> None:
+        raise AssertionError("there is no agent")
+
+    def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
+        raise AssertionError("there is no agent")
 
     def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
         del ended, born_after

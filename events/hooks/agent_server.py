@@ -1,0 +1,362 @@
+"""The agent's socket: one thread that carries questions to the engine's thread and answers back.
+
+It sleeps unless asked, does nothing heavy, and holds nothing that the engine's thread could wait for: what is to
+be done there is put into the engine's own queue, and done between two steps. Standard library and msgspec only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import stat
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from events.hooks import agent_wire as wire
+from events.hooks.agent_pool import Contents, EnginePool, Removal, Standing
+
+MAX_CLIENTS = 8
+MAX_OUTSTANDING = 64
+MAX_UNSENT_BYTES = 32 << 20
+PAUSE_S = 0.0005
+"""Between two slices of one removal, so that the engine has a step in between."""
+BUSY_SHARE = 0.05
+SLICE_S = (0.0002, 0.002)
+"""A slice takes this share of the time since the last one, within these limits; the upper one while idle."""
+
+Post = Callable[[Callable[[], None]], None]
+"""Has something done on the engine's thread, between two steps, also when the engine is idle."""
+Fail = Callable[[str, Exception], None]
+
+
+class SocketError(Exception):
+    """The socket can't be had; the text says what to do."""
+
+
+class _Client:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.received = bytearray()
+        self.unsent = bytearray()
+        self.outstanding = 0
+
+
+class AgentServer:
+    """Binds `path` on construction (raises SocketError); `start` begins to serve. `hello` answers with who the
+    engine is, under the id of the question. `fail` is told of an error, after which nothing is served.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        pool: EnginePool,
+        *,
+        post: Post,
+        idle: Callable[[], bool],
+        hello: Callable[[int], wire.Hello],
+        fail: Fail,
+        monotonic_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._path = path
+        self._pool = pool
+        self._post = post
+        self._idle = idle
+        self._hello = hello
+        self._fail = fail
+        self._monotonic_s = monotonic_s
+        self._listening = listen(path)
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._clients: dict[socket.socket, _Client] = {}
+        self._done: deque[Callable[[], None]] = deque()
+        self._later: deque[Callable[[], None]] = deque()
+        self._slice_s = 0.0
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="kvledger-agent", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Closes every connection; on any thread, waits for nothing. Idempotent."""
+        begun, self._ended = self._thread.ident is not None, True
+        if begun:
+            self._wake()
+        else:
+            self._close()
+
+    # --- on the engine's thread ---------------------------------------------------------------------
+
+    def _on_engine(self, work: Callable[[], Callable[[], None] | None]) -> None:
+        """Posts work whose result is something to be done here afterwards."""
+
+        def run() -> None:
+            if self._ended:
+                return
+            try:
+                answer = work()
+            except Exception as error:  # noqa: BLE001 - the engine must not see it
+                self._fail("on the engine's thread", error)
+                return
+            if answer is not None:
+                self._done.append(answer)
+                self._wake()
+
+        self._post(run)
+
+    def _slice(self, order: Removal) -> bool:
+        now_s = self._monotonic_s()
+        least_s, most_s = SLICE_S
+        share_s = most_s if self._idle() else BUSY_SHARE * (now_s - self._slice_s)
+        until_s = now_s + min(most_s, max(least_s, share_s))
+        done = self._pool.remove(order, lambda: self._monotonic_s() > until_s)
+        self._slice_s = self._monotonic_s()
+        return done
+
+    def _wake(self) -> None:
+        # A full pair means that the thread has been woken already.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    # --- on this thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._turn()
+        except Exception as error:  # noqa: BLE001 - a thread's end is said in the log
+            self._fail("on its own thread", error)
+        finally:
+            self._ended = True
+            self._close()
+
+    def _close(self) -> None:
+        for client in list(self._clients.values()):
+            self._drop(client)
+        for one in (self._listening, self._waker, self._woken):
+            one.close()
+        self._selector.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def _turn(self) -> None:
+        ready = self._selector.select(PAUSE_S if self._later else None)
+        for key, events in ready:
+            if key.fileobj is self._listening:
+                self._accept()
+            elif key.fileobj is self._woken:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4_096)
+            else:
+                client = self._clients.get(key.fileobj)  # type: ignore[call-overload]
+                if client is not None and events & selectors.EVENT_WRITE:
+                    self._write(client)
+                if client is not None and events & selectors.EVENT_READ:
+                    self._read(client)
+        later, self._later = self._later, deque()
+        for again in later:
+            again()
+        while self._done:
+            self._done.popleft()()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return
+        if len(self._clients) >= MAX_CLIENTS or not _is_ours(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection] = _Client(connection)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _drop(self, client: _Client) -> None:
+        if self._clients.pop(client.connection, None) is not None:
+            self._selector.unregister(client.connection)
+            client.connection.close()
+
+    def _read(self, client: _Client) -> None:
+        try:
+            data = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        client.received += data
+        try:
+            for body in wire.bodies(client.received):
+                self._take(client, wire.read_ask(body))
+        except wire.FrameError:
+            self._drop(client)
+
+    def _take(self, client: _Client, ask: wire.Ask) -> None:
+        if client.outstanding >= MAX_OUTSTANDING:
+            # Whoever asks without waiting for answers is no bridge.
+            self._drop(client)
+            return
+        client.outstanding += 1
+        match ask.ask:
+            case "hello":
+                self._answer(client, self._hello(ask.id))
+            case "confirm":
+                self._on_engine(lambda: self._stand(client, ask))
+            case "inspect":
+                self._on_engine(lambda: self._inspect(client, ask))
+            case "remove":
+                keys = self._pool.resolve(ask.hashes, _let_others)
+                order = Removal(keys, ask.request)
+                self._on_engine(lambda: self._remove(client, ask, order))
+            case _:
+                self._answer(client, wire.Failed(ask.id, "unknown question"))
+
+    def _stand(self, client: _Client, ask: wire.Ask) -> Callable[[], None]:
+        standing = self._pool.stand(ask.mark, ask.log)
+        return lambda: self._answer(client, _word(ask.id, standing))
+
+    def _inspect(self, client: _Client, ask: wire.Ask) -> Callable[[], None]:
+        contents = self._pool.contents()
+        return lambda: self._pages(client, ask.id, contents)
+
+    def _remove(self, client: _Client, ask: wire.Ask, order: Removal) -> Callable[[], None]:
+        if not self._slice(order):
+            return lambda: self._later.append(
+                lambda: self._on_engine(lambda: self._remove(client, ask, order))
+            )
+        standing = self._pool.stand()
+        word = _word(ask.id, standing)
+        word.removed, word.referenced = order.removed, order.referenced
+        return lambda: self._answer(client, word)
+
+    def _pages(self, client: _Client, number: int, contents: Contents) -> None:
+        rows: list[tuple[int, bytes, int, int]] = []
+        for row in self._pool.rows(contents):
+            rows.append(row)
+            if len(rows) % wire.HASHES_AT_ONCE == 0:
+                self._send(client, wire.Page(number, contents.seq, contents.told, rows))
+                rows = []
+            if len(rows) % 256 == 0:
+                _let_others()
+        self._answer(client, wire.Page(number, contents.seq, contents.told, rows, last=True))
+
+    def _answer(self, client: _Client, answer: wire.Answer) -> None:
+        client.outstanding -= 1
+        self._send(client, answer)
+
+    def _send(self, client: _Client, answer: wire.Answer) -> None:
+        if client.connection in self._clients:
+            client.unsent += wire.frame(answer)
+            self._write(client)
+
+    def _write(self, client: _Client) -> None:
+        try:
+            sent = client.connection.send(client.unsent) if client.unsent else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(client)
+            return
+        del client.unsent[:sent]
+        if len(client.unsent) > MAX_UNSENT_BYTES:
+            # It asks and doesn't read: its memory is its own affair.
+            self._drop(client)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        self._selector.modify(client.connection, events)
+
+
+def listen(path: str) -> socket.socket:
+    """A listening socket that only this user can connect to. What a dead engine has left there is replaced;
+    raises SocketError for a living one and for whatever isn't a socket."""
+    place = Path(path)
+    if not place.is_absolute() or len(os.fsencode(path)) > wire.MAX_PATH_BYTES:
+        raise SocketError(f"{path!r} must be an absolute path of at most {wire.MAX_PATH_BYTES} bytes")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _clear(path)
+        listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen(MAX_CLIENTS)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise SocketError(f"{path!r} can't be bound: {error.strerror or error}") from error
+    except SocketError:
+        listening.close()
+        raise
+    return listening
+
+
+def _clear(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise SocketError(f"{path!r} is there already and is no socket: name another path")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        found = probe.connect_ex(path)
+    if found in (0, errno.EAGAIN, errno.EINPROGRESS):
+        raise SocketError(f"{path!r} is in use by another engine: give each engine its own path")
+    os.unlink(path)
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether this user, or root, has connected."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (0, os.geteuid())
+
+
+def _let_others() -> None:
+    """Lets go of the interpreter, so that the engine's thread never waits a switch interval for this one."""
+    time.sleep(0)
+
+
+def _word(number: int, standing: Standing) -> wire.Word:
+    return wire.Word(
+        number,
+        standing.seq,
+        standing.told,
+        standing.oldest,
+        standing.running,
+        standing.waiting,
+        standing.used,
+    )
+
+
+def process_facts() -> tuple[int, str, str]:
+    """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
+    boot, started = "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError, IndexError):
+        # The command name is in parentheses and may hold anything; start time is field 22 of the line.
+        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return os.getpid(), started, boot
+
+
+def port_of(endpoint: Any) -> int | None:
+    """The port of a tcp address, whichever form its host has."""
+    if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
+        return None
+    port = endpoint.rpartition(":")[2]
+    return int(port) if port.isdigit() else None

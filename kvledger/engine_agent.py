@@ -1,0 +1,89 @@
+"""The agent's part of `kvledger bridge`: what is learned from it, and the engine's end attested."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from events.errors import KvledgerError
+from events.hooks.agent_client import AgentClient
+from events.hooks.agent_link import AgentLink, Attest
+from events.hooks.agent_server import port_of
+from events.hooks.agent_wire import Hello
+from events.hooks.engine_config import EngineConfig
+from events.hooks.holder_book import group_of
+from events.hooks.host import HookHost
+from events.ids import Capability, Role, Tier
+from events.model.control import ExitAttested
+from kvledger.control import control_writer
+from kvledger.keyfile import KeyFileError
+from kvledger.settings import Settings
+
+LOG = logging.getLogger(__name__)
+ATTESTER = "kvledger-bridge"
+ATTEST_EVERY_S = 2.0
+ATTEST_TRIES = 30
+
+
+def link_to(path: Path, rank: int, endpoint: str, replay: str | None) -> AgentLink:
+    """The agent at this path, if it is the engine's that publishes at these addresses."""
+    return AgentLink(AgentClient(str(path), rank=rank), ports=(port_of(endpoint), port_of(replay)))
+
+
+def learned(config: EngineConfig, hello: Hello | None) -> EngineConfig:
+    """The configuration with what the engine's agent says of its pool; what is configured comes first."""
+    if hello is None:
+        return config
+    groups = tuple(group_of(one.index, one.block_tokens, one.kind, one.window) for one in hello.groups)
+    return replace(
+        config,
+        engine_version=config.engine_version or hello.version,
+        removal=Capability.EVICT_BLOCKS,
+        admission_known=True,
+        groups=config.groups or groups,
+        capacity_blocks={Tier.GPU: hello.blocks, **config.capacity_blocks},
+    )
+
+
+class ExitAttester:
+    """Writes `exit_attested` under the supervisor's key, where this home has it. `stop` when done."""
+
+    def __init__(self, settings: Settings, host: HookHost) -> None:
+        self._settings = settings
+        self._host = host
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def of(self, worker: str) -> Attest:
+        """What a bridge calls when a process of this worker's engine has ended."""
+
+        def attest(life: str, evidence: str) -> None:
+            task = asyncio.get_running_loop().create_task(self._write(worker, life, evidence))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return attest
+
+    async def stop(self) -> None:
+        """Ends what is still being tried."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _write(self, worker: str, life: str, evidence: str) -> None:
+        body = ExitAttested(worker=worker, engine_life=life, attester=ATTESTER, evidence=evidence)
+        for _ in range(ATTEST_TRIES):
+            try:
+                async with control_writer(self._settings, self._host.registry.log, Role.SUPERVISOR) as writer:
+                    await writer.append(body)
+            except KeyFileError as error:
+                LOG.error("the end of %s's engine can't be attested: %s", worker, error)
+                return
+            except KvledgerError as error:
+                LOG.warning("the end of %s's engine isn't attested yet: %s", worker, error)
+                await asyncio.sleep(ATTEST_EVERY_S)
+            else:
+                LOG.info("the end of %s's engine life %s is attested", worker, life)
+                return
+        LOG.error("the end of %s's engine life %s is not attested: the log took nothing", worker, life)

@@ -1,0 +1,199 @@
+"""A bridge beside an engine with an agent, into a real log: its basis, deletions of single blocks, healed doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from events.hooks import agent_link
+from events.hooks.agent import Agent, attach
+from events.hooks.agent_client import AgentClient
+from events.hooks.agent_link import AgentLink
+from events.hooks.bridge import Bridge
+from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_stream import EngineStream
+from events.hooks.hook import Hook, HookIdentity, HookPace
+from events.hooks.host import HookHost, HostPace
+from events.hooks.zmq_source import ZmqSource
+from events.identity import make_salt
+from events.ids import Basis, Capability, CopyState, Inventory, Role
+from kvledger.engine_agent import learned
+from tests.support.fake_core import FakeCore, Request, engine_modules
+from tests.support.hook_log import SIGNERS, HookLog, until
+from tests.support.log import PROFILE
+
+PACE = HostPace(pulse_s=0.1, hook=HookPace(confirm_timeout_s=1.0))
+SIZE = 16
+
+
+@pytest.fixture
+async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
+    async with HookLog(kafka, topic_prefix) as entered:
+        yield entered
+
+
+@pytest.fixture
+def core() -> Iterator[FakeCore]:
+    with engine_modules(), FakeCore() as made:
+        yield made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "agent.sock")
+
+
+@pytest.fixture
+def agent(core: FakeCore, path: str) -> Iterator[Agent]:
+    made = attach(core, path)
+    assert made is not None
+    yield made
+    made.stop()
+
+
+@asynccontextmanager
+async def bridged(log: HookLog, core: FakeCore, path: str) -> AsyncIterator[Hook]:
+    """A bridge as `kvledger bridge --agent` composes it."""
+    client = AgentClient(path)
+    async with (
+        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=PACE) as host,
+        ZmqSource(core.publisher.endpoint, core.publisher.replay_endpoint) as source,
+    ):
+        bridge = Bridge(source, agent=AgentLink(client))
+        attachment = await bridge.attach(5.0)
+        config = learned(EngineConfig(content=PROFILE), bridge.hello)
+        stream = EngineStream("w0", 0, log.keyring, config)
+        stream.open(attachment.life, from_birth=attachment.from_birth)
+        hook = host.make(HookIdentity("w0"), attachment.life, bridge, stream)
+        bridge.bind(hook, attachment)
+        host.begin(hook)
+        running = asyncio.create_task(bridge.run())
+        assert await hook.opened(15)
+        try:
+            yield hook
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await host.remove(hook)
+            client.close()
+            assert host.failed is None
+
+
+def prompt(*ids: int) -> list[int]:
+    return [token for one in ids for token in [one] * SIZE] + [1]
+
+
+def salt(log: HookLog, domain: str) -> str:
+    return make_salt(log.keyring[domain].salt_key, domain)
+
+
+async def ran(core: FakeCore, name: str, tokens: list[int], cache_salt: str | None = None) -> Request:
+    request = core.add(Request(name, tokens, cache_salt=cache_salt))
+    await until(lambda: request.num_computed_tokens > 0 and name not in core.scheduler.requests)
+    return request
+
+
+async def confirmed(log: HookLog) -> None:
+    beacon = await log.beacon()
+    await until(lambda: log.echoed("w0", beacon))
+
+
+def resident(core: FakeCore) -> int:
+    return len(core.pool.cached_block_hash_to_block._cache)
+
+
+async def test_the_log_says_engine_and_the_index_is_the_pool_even_after_an_idle_reset(
+    log: HookLog, core: FakeCore, agent: Agent, path: str
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    async with bridged(log, core, path):
+        await ran(core, "b", prompt(1, 3))
+        await confirmed(log)
+        assert len(log.copies("w0")) == resident(core) == 3
+        state = log.current("w0")
+        assert state is not None
+        assert (state.removal, state.admission_known) == (Capability.EVICT_BLOCKS, True)
+        await until(lambda: log.pulses["w0", 0].basis is Basis.ENGINE)
+        load = log.pulses["w0", 0].load
+        assert load is not None
+        assert core.on_thread(core.pool.reset_prefix_cache)
+        await confirmed(log)
+        assert log.copies("w0") == set()
+
+
+async def test_one_tenant_is_deleted_and_the_other_stays_warm(
+    log: HookLog, core: FakeCore, agent: Agent, path: str
+) -> None:
+    for domain in ("acme", "beta"):
+        await ran(core, domain, prompt(1, 2, 3), salt(log, domain))
+    async with bridged(log, core, path):
+        await confirmed(log)
+        assert len(log.copies("w0")) == 6
+        number = await log.delete("acme")
+        await until(lambda: log.discharged("w0", "acme", number))
+        standing = log.standing("w0", "acme", number)
+        assert standing is not None
+        assert standing.removed == 3
+        assert (await ran(core, "again", prompt(1, 2, 3), salt(log, "acme"))).hits == 0
+        assert (await ran(core, "warm", prompt(1, 2, 3), salt(log, "beta"))).hits == 3
+        await confirmed(log)
+        assert len(log.copies("w0")) == resident(core) == 6
+        assert log.discharged("w0", "acme", number)
+
+
+async def test_the_ack_waits_for_a_request_that_holds_what_is_deleted(
+    log: HookLog, core: FakeCore, agent: Agent, path: str
+) -> None:
+    core.step_s = 0.005
+    async with bridged(log, core, path):
+        await confirmed(log)
+        running = core.add(Request("a", prompt(1, 2), outputs=100_000, cache_salt=salt(log, "acme")))
+        await until(lambda: len(running.block_hashes) > 3)
+        number = await log.delete("acme")
+        await until(lambda: resident(core) == 0)
+        held = len(running.block_hashes)
+        await until(lambda: len(running.block_hashes) > held + 3)
+        await confirmed(log)
+        assert not log.discharged("w0", "acme", number)
+        assert resident(core) == 0
+        core.on_thread(lambda: core.scheduler.finish("a"))
+        await until(lambda: log.discharged("w0", "acme", number))
+        assert log.copies("w0") == set()
+
+
+async def test_what_a_loss_left_in_doubt_is_known_again_without_a_clear(
+    log: HookLog, core: FakeCore, agent: Agent, path: str
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    async with bridged(log, core, path) as hook:
+        await confirmed(log)
+        hook.lost(5, 9)
+        await until(lambda: not hook.doubtful)
+        await confirmed(log)
+        state = log.current("w0")
+        assert state is not None
+        await until(lambda: state.holders["gpu"].inventory is Inventory.KNOWN)
+        assert {a.state for _, a in state.copies["gpu", 0].values()} == {CopyState.COMMITTED}
+
+
+async def test_an_agent_that_ends_leaves_a_stream_that_says_so(
+    log: HookLog, core: FakeCore, agent: Agent, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "LOST_S", 0.5)
+    await ran(core, "a", prompt(1, 2))
+    async with bridged(log, core, path) as hook:
+        await confirmed(log)
+        assert log.pulses["w0", 0].basis is Basis.ENGINE
+        first = hook.stream
+        agent.stop()
+        await until(lambda: hook.stream not in (None, first))
+        await confirmed(log)
+        assert log.pulses["w0", 0].basis is Basis.PUBLISHED
+        state = log.current("w0")
+        assert state is not None
+        assert (state.removal, state.admission_known) == (Capability.NONE, False)
+        assert len(log.copies("w0")) == 2
