@@ -166,7 +166,7 @@ def _judge_age(standing: Standing, stream: StreamView, view: LocalView, query: Q
         return
     if age_ms is None and stream.as_of_ns:
         standing.reason = ExcludeReason.UNCONFIRMED
-    elif stream.pulse_ns is None or now_ns - stream.pulse_ns > view.limits.silent_after_ns:
+    elif stream.silent(now_ns, view.limits.silent_after_ns):
         standing.reason = ExcludeReason.SILENT
     else:
         standing.reason = ExcludeReason.STALE

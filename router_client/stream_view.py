@@ -146,6 +146,8 @@ class StreamView:
     layout: Layout | None = None
     signature: tuple[object, ...] = ()
     as_of_ns: dict[Basis, int] = field(default_factory=dict)
+    met_ns: int = 0
+    """Since when this reader follows it: nobody is silent who had no time to speak."""
     pulse_ns: int | None = None
     announced_seq: int | None = None
     load: Load | None = None
@@ -170,6 +172,10 @@ class StreamView:
     @property
     def key(self) -> StreamKey:
         return self.state.key
+
+    def silent(self, now_ns: int, after_ns: int) -> bool:
+        """Whether this reader has had no pulse of it for longer than `after_ns`."""
+        return now_ns - max(self.met_ns, self.pulse_ns or 0) > after_ns
 
     @property
     def partial(self) -> bool:

@@ -101,7 +101,9 @@ class LocalView:
             at <= self.position(p) for p, at in enumerate(token.events)
         )
 
-    def restore(self, states: Iterable[tuple[int, StreamState]], positions: dict[int, int]) -> None:
+    def restore(
+        self, states: Iterable[tuple[int, StreamState]], positions: dict[int, int], now_ns: int = 0
+    ) -> None:
         """Starts from a snapshot: (partition, fold state) of every stream, and the next offset by partition.
         The bounds are those of records, and so is what may come in from which partition. Call it before any
         record is applied."""
@@ -114,7 +116,7 @@ class LocalView:
                 continue
             if self._full(key):
                 continue
-            view = StreamView(state, partition, self.index)
+            view = StreamView(state, partition, self.index, met_ns=now_ns)
             view.copy_count = state.copy_count()
             self.streams[key] = view
             self._note_stranger(key)
@@ -144,7 +146,7 @@ class LocalView:
                 return None
             changes = apply_undecodable(view.state, error.seq, error.reason)
         else:
-            view = self._view_of(batch.header.stream, batch.header.epoch_no, partition)
+            view = self._view_of(batch.header.stream, batch.header.epoch_no, partition, now_ns)
             if view is None or view.partition != partition:
                 return None
             changes = apply(view.state, batch)
@@ -170,7 +172,7 @@ class LocalView:
             if len(rank.checksums) > self.limits.max_checksums:
                 self.counters.forget("pulses")
                 continue
-            view = self._view_of(key, registration.epoch_no, registration.body.partition)
+            view = self._view_of(key, registration.epoch_no, registration.body.partition, now_ns)
             if view is not None:
                 view.heard(rank, now_ns)
                 self._settle(view, now_ns)
@@ -296,12 +298,12 @@ class LocalView:
         to a hook and back that was seen."""
         return self.limits.beacon_interval_ms + self.limits.pulse_interval_ms + self.transit_ms
 
-    def _view_of(self, key: StreamKey, epoch_no: int, partition: int) -> StreamView | None:
+    def _view_of(self, key: StreamKey, epoch_no: int, partition: int, now_ns: int) -> StreamView | None:
         view = self.streams.get(key)
         if view is None:
             if self._foreign(key) or misplaced(self.registry, key, partition) or self._full(key):
                 return None
-            view = StreamView(StreamState(key, epoch_no), partition, self.index)
+            view = StreamView(StreamState(key, epoch_no), partition, self.index, met_ns=now_ns)
             self.streams[key] = view
             self._note_stranger(key)
         if view.shed:

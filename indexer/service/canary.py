@@ -213,8 +213,7 @@ class Canary:
                 or key in registry.fenced
                 or stream is None
                 or stream.state.status is StreamStatus.CLOSED
-                or stream.pulse_ns is None
-                or now_ns - stream.pulse_ns > self._view.limits.silent_after_ns
+                or stream.silent(now_ns, self._view.limits.silent_after_ns)
             ):
                 return slot
         raise CanaryLostError(f"{SLOTS} canaries are alive already")

@@ -162,7 +162,7 @@ class ViewFeed:
                 LOG.warning("no snapshot: %s", type(error).__name__, extra={"action": "snapshot_unavailable"})
                 continue
             if snapshot.log_id == view.registry.log and snapshot.positions:
-                view.restore(snapshot.states, snapshot.positions)
+                view.restore(snapshot.states, snapshot.positions, self.now_ns())
                 for partition, last in snapshot.last_sha256.items():
                     self._continuity.note(partition, view.position(partition) - 1, last)
                 self.state.restored_copies = view.copies

@@ -285,7 +285,7 @@ def _stream(view: LocalView, standing: Standing, now_ns: int) -> Document:
     stream, reason = standing.view, standing.reason
     state = "live" if reason is None else reason.value
     if reason in (None, ExcludeReason.UNCONFIRMED) and (
-        stream is None or stream.pulse_ns is None or now_ns - stream.pulse_ns > view.limits.silent_after_ns
+        stream is None or stream.silent(now_ns, view.limits.silent_after_ns)
     ):
         state = "silent"
     return _document(standing.key, state, standing.staleness_ms, stream.state.fault if stream else "")

@@ -6,13 +6,14 @@ from dataclasses import asdict
 
 from events.model.signal import Echo
 from router_client.problem import Problem, ProblemKind
-from tests.support.reader_world import World, chain_of, lengths
+from router_client.view import LocalView
+from tests.support.reader_world import RING, World, chain_of, lengths
 
 TOKENS = list(range(640))
 CHAIN = chain_of(TOKENS)
 
 
-def test_without_an_echo_a_stream_is_silent_and_the_answer_refused() -> None:
+def test_without_an_echo_the_answer_is_refused_and_the_stream_silent_after_a_while() -> None:
     world = World()
     world.join().store(CHAIN[:4])
     refusal = world.refused(CHAIN)
@@ -20,8 +21,29 @@ def test_without_an_echo_a_stream_is_silent_and_the_answer_refused() -> None:
     assert refusal.coverage is not None
     assert asdict(refusal.coverage) == {"included": 0, "eligible": 1}
     assert refusal.lagging is not None
-    assert refusal.lagging[0].reason == "silent"
+    assert refusal.lagging[0].reason == "stale"
     assert refusal.best_achievable_ms is None
+    world.wait(world.view.limits.silent_after_ns / 1e6 + 1)
+    refusal = world.refused(CHAIN)
+    assert refusal.lagging is not None
+    assert refusal.lagging[0].reason == "silent"
+
+
+def test_a_stream_that_has_just_been_met_is_not_silent_yet() -> None:
+    """A new epoch of a worker whose pulses came all the time: it has had no time to speak."""
+    world = World()
+    world.round(world.join())
+    world.wait(60_000)
+    world.join("w0", 0, "e2")
+    refusal = world.refused(CHAIN)
+    assert refusal.lagging is not None
+    assert refusal.lagging[0].reason == "stale"
+    restored = LocalView("b", world.registry, RING, control_current_ns=lambda: world.now_ns)
+    restored.restore([(v.partition, v.state) for v in world.view.streams.values()], {0: 9}, world.now_ns)
+    silent_after_ns = restored.limits.silent_after_ns
+    for stream in restored.streams.values():
+        assert not stream.silent(world.now_ns + silent_after_ns, silent_after_ns)
+        assert stream.silent(world.now_ns + silent_after_ns + 1, silent_after_ns)
 
 
 def test_age_counts_from_when_the_own_beacon_was_begun() -> None:

@@ -35,7 +35,7 @@ async def test_scores_and_tiers_are_in_tokens_and_who_is_left_out_is_named() -> 
     assert found["instances"] == {
         "w0": {"longest_matched": 96, "gpu": 80, "dp": {"0": 64, "1": 80}, "cpu": 96, "disk": 96}
     }
-    assert [(e["worker"], e["reason"]) for e in found["excluded"]] == [("w1", "silent")]
+    assert [(e["worker"], e["reason"]) for e in found["excluded"]] == [("w1", "stale")]
     assert (found["complete"], found["coverage"]) == (False, {"included": 2, "eligible": 3})
     assert response.headers["KV-Bound-Ms"] == "1000"
 
