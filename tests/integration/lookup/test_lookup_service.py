@@ -172,6 +172,7 @@ async def test_a_service_starts_before_the_log_exists(kafka: str, topic_prefix: 
         refusal = await http.post("/v1/lookup", json=asked)
         assert (refusal.status_code, refusal.json()["type"]) == (503, "/problems/index-unavailable")
         await begin_log(log)
+        await until(lambda: server.service.view.registry.domains)
         async with tiny_hook(log, "w0") as hook:
             await hook.store(CHAIN[:4])
             await answered(client, lambda a: lengths(a) == {"w0": 4})
