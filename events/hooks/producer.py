@@ -65,7 +65,7 @@ class RebuiltProducer:
         async with self._lock:
             if self._life is not None and self._life.number == life.number:
                 self._life = None
-                await _abandon(life.producer)
+                await _given_up(life.producer)
 
     async def close(self) -> None:
         """Ends the producer without flushing it. Idempotent."""
@@ -73,26 +73,36 @@ class RebuiltProducer:
             self._closed = True
             life, self._life = self._life, None
             if life is not None:
-                await _abandon(life.producer)
+                await _given_up(life.producer)
 
     async def _start(self) -> ProducerLife | None:
         producer = make_producer(
             self._connection, client_id=self._client_id, max_batch_bytes=self._max_batch_bytes
         )
         starting = asyncio.ensure_future(producer.start())
-        await asyncio.wait({starting}, timeout=START_TIMEOUT_S)
+        try:
+            await asyncio.wait({starting}, timeout=START_TIMEOUT_S)
+        except asyncio.CancelledError:
+            starting.cancel()
+            await _given_up(producer)
+            raise
         if not starting.done() or starting.cancelled() or starting.exception() is not None:
             starting.cancel()
             if not self._away:
                 LOG.warning("no broker answers; trying again every %g s", self._retry_pause_s)
             self._away = True
-            await _abandon(producer)
+            await _given_up(producer)
             return None
         if self._away:
             LOG.info("a broker answers again")
         self._away = False
         self._number += 1
         return ProducerLife(self._number, producer)
+
+
+async def _given_up(producer: Any) -> None:
+    """Nobody else knows the producer: it is ended also when whoever gave it up is cancelled meanwhile."""
+    await asyncio.shield(asyncio.ensure_future(_abandon(producer)))
 
 
 async def _abandon(producer: Any) -> None:

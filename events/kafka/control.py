@@ -74,7 +74,7 @@ class ControlWriter:
         except (KafkaError, TimeoutError) as error:
             await producer.stop()
             raise LogUnavailableError(f"no answer from Kafka at {self._connection.bootstrap}") from error
-        except LogUnavailableError:
+        except (LogUnavailableError, asyncio.CancelledError):
             await producer.stop()
             raise
         self._producer, self._tail = producer, tail
