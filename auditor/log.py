@@ -9,7 +9,6 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from events.chain import sha256
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
 from events.kafka.continuity import Continuity
 from events.kafka.deadline import within
@@ -97,8 +96,7 @@ class PartitionReader:
                             break
                         record = raw_record(message)
                         if self._continuity is not None:
-                            size = len(record.value)
-                            self._continuity.note(record.partition, record.offset, sha256(record.value), size)
+                            self._continuity.read(record)
                         take(record)
         except (KafkaError, TimeoutError) as error:
             raise self._unavailable(f"can't be read on ({type(error).__name__})") from error

@@ -254,8 +254,7 @@ class Applier:
         """Before anything of it is written: what is lost while a write waits must not be written any more."""
         for record in chunk if not owned.revoked else ():
             if record.offset >= owned.projection.next_offset:
-                size = len(record.value)
-                self._continuity.note(record.partition, record.offset, sha256(record.value), size)
+                self._continuity.read(record)
 
     async def _apply(self, owned: _Owned, chunk: Sequence[RawRecord]) -> bool:
         """Folds and commits what it can of the chunk; whether to go on with the rest of it."""

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from events.kafka.connection import LogUnavailableError
+from events.chain import sha256
+from events.kafka.connection import LogUnavailableError, RawRecord
 from events.kafka.partition_log import PartitionLog
 
 LOOK_EVERY_S = 1.0
@@ -99,6 +100,10 @@ class Continuity:
             return await self._log.leader_epochs(self._topic, partitions)
         except LogUnavailableError:
             return {}
+
+    def read(self, record: RawRecord) -> None:
+        """`note` of a whole record."""
+        self.note(record.partition, record.offset, sha256(record.value), len(record.value))
 
     def note(self, partition: int, offset: int, record_sha256: bytes, size: int = 0) -> None:
         """The next record that was read; one at an offset that was noted takes the place of all from there on.

@@ -199,7 +199,7 @@ class ControlTail:
                     raise LogTruncatedError(str(error)) from error
                 if why == "redelivered":
                     continue
-                self._continuity.note(0, record.offset, sha256(record.value), len(record.value))
+                self._continuity.read(record)
                 for listener in self._listeners:
                     listener(record, decoded, why)
         self.current_ns = started

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from events.chain import sha256
 from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
@@ -289,8 +288,7 @@ class ViewFeed:
         while queue and now_ns - begun_ns <= TURN_NS:
             record = queue.popleft()
             if record.offset >= view.position(record.partition):
-                digest, size = sha256(record.value), len(record.value)
-                self._continuity.note(record.partition, record.offset, digest, size)
+                self._continuity.read(record)
             view.apply_record(record.partition, record.offset, record.value, now_ns)
             newest = record.timestamp_ms
             now_ns = self._monotonic_ns()
