@@ -16,14 +16,14 @@ import pytest
 from events.fold.registry import Registry
 from events.hooks import agent_link
 from events.hooks.agent import Agent, attach
-from events.hooks.agent_client import AgentClient, hold
+from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink
-from events.hooks.agent_server import port_of
 from events.hooks.agent_wire import Hello
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
+from events.hooks.engine_process import hold, port_of
 from events.hooks.engine_stream import EngineStream
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource

@@ -137,7 +137,7 @@ class TestSnapshot:
         engine.sent = [(seq, batch(stored(seq))) for seq in range(3)]
         engine.answer = lambda start: [numbered(s, p) for s, p in engine.sent[1:] if s >= start] + [END]
         engine.snapshot = parts
-        settings = {"adapter": NEWER, "attach_s": 1.0}
+        settings = {"adapter": NEWER, "attach_s": 3.0}
         async with bridged(engine.endpoint, engine.replay_endpoint, **settings) as reader:  # type: ignore[arg-type]
             assert reader.folded.credited() == {*ids(1), *ids(2)}
             assert reader.bridge.counts.lost_messages == 1
