@@ -31,7 +31,7 @@ from kvledger.attachment.watch import IdentityChangedError
 from kvledger.attachment.watching import begin_watching
 from kvledger.control import connection, require_log
 from kvledger.engine_agent import ExitAttester, learned, link_to
-from kvledger.engine_input import adapter_for, outliving, source_of
+from kvledger.engine_input import adapter_for, outliving, source_of, with_page_size
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer, read_key
@@ -185,6 +185,7 @@ async def _run_one(
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
     profile = engine.identity or profile
     adapter = adapter_for(engine, profile)
+    profile = await with_page_size(engine, adapter, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
         EngineHttp(
