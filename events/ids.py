@@ -122,6 +122,8 @@ class Alarm(StrEnum):
 
     UNPUBLISHED = "unpublished"
     """It serves requests that must have filled blocks, and no event of it was ever received."""
+    DRAINING = "draining"
+    """It is to be emptied as soon as it is idle: no new work should go there."""
 
 
 class Basis(StrEnum):

@@ -29,7 +29,7 @@ class Topic:
 
 EVENTS = Topic("kv.events", None, 14 * DAY_MS, False, "stream", "EventBatch")
 PULSE = Topic("kv.pulse", None, HOUR_MS, False, "worker", "Pulse")
-SIGNALS = Topic("kv.signals", 1, HOUR_MS, False, "reader", "Beacon, ResyncRequested")
+SIGNALS = Topic("kv.signals", 1, HOUR_MS, False, "reader or worker", "Beacon, ResyncRequested, ResetTurn")
 CONTROL = Topic("kv.control", 1, FOREVER_MS, False, "kind", "control records")
 QUOTA = Topic("kv.quota", 1, FOREVER_MS, True, "tenant and tier", "QuotaState")
 AUDIT = Topic("kv.audit", 1, FOREVER_MS, False, "log", "AuditRecord")

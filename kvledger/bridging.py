@@ -19,8 +19,9 @@ from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity
-from events.hooks.host import HookHost
+from events.hooks.host import HookHost, HostPace
 from events.hooks.life_file import LifeFile
+from events.hooks.reset_queue import ResetPace
 from events.ids import CANARY_WORKER, Role
 from events.kafka.connection import LogTruncatedError
 from events.keyring import KeyRing
@@ -30,7 +31,7 @@ from kvledger.attachment.watch import IdentityChangedError
 from kvledger.attachment.watching import begin_watching
 from kvledger.control import connection, require_log
 from kvledger.engine_agent import ExitAttester, learned, link_to
-from kvledger.engine_input import adapter_for, outliving, source_of
+from kvledger.engine_input import adapter_for, outliving, source_of, with_page_size
 from kvledger.engine_profile import EngineProfile, load_profile
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.keyfile import load_ring, load_signer, read_key
@@ -125,7 +126,9 @@ async def run_bridges(
                 advice=f"kvledger domain add {engine.domain}",
                 exit_code=ExitCode.CONFIGURATION,
             )
-    host = HookHost(connection(settings), ring, load_signer(settings.home, Role.ENROLMENT))
+    resets = ResetPace(share=settings.reset_share, per_hour=settings.resets_per_hour)
+    signer = load_signer(settings.home, Role.ENROLMENT)
+    host = HookHost(connection(settings), ring, signer, pace=HostPace(resets=resets))
     async with host, AsyncExitStack() as stack:
         require_log(host.registry)
         inputs = await stack.enter_async_context(
@@ -182,6 +185,7 @@ async def _run_one(
     profile = load_profile(engine.profile) if engine.profile is not None else EngineProfile()
     profile = engine.identity or profile
     adapter = adapter_for(engine, profile)
+    profile = await with_page_size(engine, adapter, profile)
     life_file = LifeFile(settings.home / "bridge" / f"{engine.worker.replace('/', '_')}-{engine.rank}.json")
     http = (
         EngineHttp(
@@ -267,6 +271,8 @@ def troubles(bridge: Bridge, stream: EngineStream, hook: Hook, host: HookHost) -
         "received": "" if bridge.heard else "nothing",
         "alarm": hook.alarm.value if hook.alarm is not None else "",
         "agent": "absent" if bridge.agent_absent else "",
+        "reset_waits": hook.emptying.waits,
+        "draining": "until it is idle" if hook.draining else "",
     }
     return {name: value for name, value in found.items() if value}
 

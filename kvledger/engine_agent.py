@@ -10,9 +10,9 @@ from pathlib import Path
 from events.errors import KvledgerError
 from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink, Attest
-from events.hooks.agent_server import port_of
 from events.hooks.agent_wire import Hello
 from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_process import port_of
 from events.hooks.holder_book import group_of
 from events.hooks.host import HookHost
 from events.ids import Capability, Role, Tier

@@ -8,11 +8,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from events.hooks.engine_adapter import LMCACHE, EngineAdapter, UnknownEngineError, adapter_of
+from events.hooks.engine_http import EngineHttp
 from events.hooks.engine_source import EngineSource
 from events.hooks.zmq_source import ZmqSource
 from events.ids import Tier
+from kvledger.attachment.page_size import page_size
 from kvledger.engine_profile import EngineProfile
 from kvledger.failure import CommandError, ExitCode
+from kvledger.keyfile import read_key
 from kvledger.lmcache_input import LmcacheInput, is_input
 
 if TYPE_CHECKING:
@@ -38,14 +41,28 @@ def adapter_for(engine: EngineAddress, profile: EngineProfile) -> EngineAdapter:
     if (adapter.engine == LMCACHE) != is_input(engine.endpoint):
         what = f"engine {engine.worker}: {adapter.engine} doesn't speak at {engine.endpoint}"
         raise CommandError(what, advice=advice, exit_code=ExitCode.CONFIGURATION)
-    if adapter.short_last_blocks and profile.content.block_tokens is None:
+    return adapter
+
+
+async def with_page_size(
+    engine: EngineAddress, adapter: EngineAdapter, profile: EngineProfile
+) -> EngineProfile:
+    """The profile, with the block size that an engine of short last blocks says itself if nobody has configured it."""
+    if not adapter.short_last_blocks or profile.content.block_tokens is not None:
+        return profile
+    url = engine.watch_url or engine.engine_url
+    found = None
+    if url is not None:
+        found = await page_size(EngineHttp(url, api_key=read_key(engine.api_key_file)))
+    if found is None:
         LOG.warning(
             "%s: the profile names no content.block_tokens, so the first block that %s stores is taken for its "
-            "page size; its /server_info has it under kv_events.block_size",
+            "page size; its /server_info has it under kv_events.block_size: --engine-url has it asked for",
             engine.worker,
             adapter.engine,
         )
-    return adapter
+        return profile
+    return profile.model_copy(update={"content": profile.content.model_copy(update={"block_tokens": found})})
 
 
 @asynccontextmanager

@@ -66,6 +66,13 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]{1,200}$",
         description="name of an indexer that keeps its partitions over a restart; no two may share one",
     )
+    reset_share: Annotated[int, Field(gt=0, le=10_000)] = Field(
+        default=8,
+        description="one in so many of a model's engines is emptied at once, where nothing finer is",
+    )
+    resets_per_hour: Annotated[int, Field(gt=0, le=3_600)] = Field(
+        default=6, description="resets that a tenant's deletions may cause in one engine"
+    )
     kafka_heap_mb: Annotated[int, Field(ge=128)] = 512
     java: Path | None = Field(default=None, description="java program (17 or newer) to run Kafka with")
     postgres_fsync: bool = Field(default=True, description="false risks data at a power cut, not at kill -9")

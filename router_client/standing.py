@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from events.fold.staleness import staleness_ns
 from events.fold.state import ProfileState
-from events.ids import CANARY_WORKER, Basis, ExcludeReason, StreamKey, StreamStatus
+from events.ids import CANARY_WORKER, Alarm, Basis, ExcludeReason, StreamKey, StreamStatus
 from router_client.limit import MILLISECOND_NS
 from router_client.problem import Lagging
 from router_client.query import Query
@@ -134,7 +134,7 @@ def _standing(
         state.status is StreamStatus.QUARANTINED or stream.divergent or stream.compare_control(view.registry)
     ):
         standing.reason = ExcludeReason.QUARANTINED
-    elif state.status is StreamStatus.DRAINING:
+    elif state.status is StreamStatus.DRAINING or stream.alarm is Alarm.DRAINING:
         standing.reason = ExcludeReason.DRAINING
     elif stream.alarm is not None:
         standing.reason = ExcludeReason.UNPUBLISHED

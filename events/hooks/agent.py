@@ -19,7 +19,9 @@ from typing import Any
 
 from events.hooks import agent_wire as wire
 from events.hooks.agent_pool import EnginePool
-from events.hooks.agent_server import AgentServer, SocketError, port_of, process_facts
+from events.hooks.agent_server import AgentServer
+from events.hooks.agent_socket import SocketError
+from events.hooks.engine_process import port_of, process_facts
 
 LOG = logging.getLogger("vllm.plugins.kvledger")
 """Below vLLM's own logger, so that it is written where the engine's log goes."""

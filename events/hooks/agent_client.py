@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import os
-import select
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from events.hooks import agent_wire as wire
 from events.hooks.engine_event import EngineHash
+from events.hooks.engine_process import EngineProcess, hold
 from events.kafka.deadline import within
 
 LOG = logging.getLogger(__name__)
@@ -29,49 +26,6 @@ class Residents:
     seq: int
     copies: dict[int, dict[EngineHash, int]]
     referenced: int
-
-
-class EngineProcess:
-    """A process that an agent named, held by a file descriptor, so that another one with its number can't pass
-    for it."""
-
-    def __init__(self, hello: wire.Hello, descriptor: int) -> None:
-        self.name = f"{hello.boot}/{hello.pid}/{hello.started}"
-        self._descriptor = descriptor
-
-    def ended(self) -> bool:
-        """Whether the process is gone; True for ever after."""
-        if self._descriptor < 0:
-            return True
-        watch = select.poll()
-        watch.register(self._descriptor, select.POLLIN)
-        if watch.poll(0):
-            self.close()
-            self._descriptor = -1
-            return True
-        return False
-
-    def close(self) -> None:
-        """Lets go of it. Idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -2
-
-
-def hold(hello: wire.Hello) -> EngineProcess | None:
-    """The process itself, if it is one of this machine and namespace; else None: nobody here can attest its end."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        descriptor = os.pidfd_open(hello.pid)
-    except (OSError, AttributeError):
-        return None
-    started = ""
-    with contextlib.suppress(OSError, IndexError):
-        started = Path(f"/proc/{hello.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    if not started or (boot, started) != (hello.boot, hello.started):
-        os.close(descriptor)
-        return None
-    return EngineProcess(hello, descriptor)
 
 
 class AgentClient:

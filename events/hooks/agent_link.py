@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from events.hooks import agent_wire as wire
-from events.hooks.agent_client import AgentClient, EngineProcess, Residents
+from events.hooks.agent_client import AgentClient, Residents
+from events.hooks.engine_process import EngineProcess
 from events.model.signal import Load
 
 LOG = logging.getLogger(__name__)

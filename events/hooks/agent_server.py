@@ -7,23 +7,18 @@ be done there is put into the engine's own queue, and done between two steps. St
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import socket
-import stat
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from events.hooks import agent_wire as wire
 from events.hooks.agent_pool import Contents, EnginePool, Removal, Standing
+from events.hooks.agent_socket import MAX_CLIENTS, is_ours, listen
 
-MAX_CLIENTS = 8
 MAX_OUTSTANDING = 64
 MAX_UNSENT_BYTES = 32 << 20
 PAUSE_S = 0.0005
@@ -35,10 +30,6 @@ SLICE_S = (0.0002, 0.002)
 Post = Callable[[Callable[[], None]], None]
 """Has something done on the engine's thread, between two steps, also when the engine is idle."""
 Fail = Callable[[str, Exception], None]
-
-
-class SocketError(Exception):
-    """The socket can't be had; the text says what to do."""
 
 
 class _Client:
@@ -176,7 +167,7 @@ class AgentServer:
             connection, _ = self._listening.accept()
         except OSError:
             return
-        if len(self._clients) >= MAX_CLIENTS or not _is_ours(connection):
+        if len(self._clients) >= MAX_CLIENTS or not is_ours(connection):
             connection.close()
             return
         connection.setblocking(False)
@@ -280,52 +271,6 @@ class AgentServer:
         self._selector.modify(client.connection, events)
 
 
-def listen(path: str) -> socket.socket:
-    """A listening socket that only this user can connect to. What a dead engine has left there is replaced;
-    raises SocketError for a living one and for whatever isn't a socket."""
-    place = Path(path)
-    if not place.is_absolute() or len(os.fsencode(path)) > wire.MAX_PATH_BYTES:
-        raise SocketError(f"{path!r} must be an absolute path of at most {wire.MAX_PATH_BYTES} bytes")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _clear(path)
-        listening.bind(path)
-        os.chmod(path, 0o600)
-        listening.listen(MAX_CLIENTS)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        raise SocketError(f"{path!r} can't be bound: {error.strerror or error}") from error
-    except SocketError:
-        listening.close()
-        raise
-    return listening
-
-
-def _clear(path: str) -> None:
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise SocketError(f"{path!r} is there already and is no socket: name another path")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        found = probe.connect_ex(path)
-    if found in (0, errno.EAGAIN, errno.EINPROGRESS):
-        raise SocketError(f"{path!r} is in use by another engine: give each engine its own path")
-    os.unlink(path)
-
-
-def _is_ours(connection: socket.socket) -> bool:
-    """Whether this user, or root, has connected."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (0, os.geteuid())
-
-
 def _let_others() -> None:
     """Lets go of the interpreter, so that the engine's thread never waits a switch interval for this one."""
     time.sleep(0)
@@ -341,22 +286,3 @@ def _word(number: int, standing: Standing) -> wire.Word:
         standing.waiting,
         standing.used,
     )
-
-
-def process_facts() -> tuple[int, str, str]:
-    """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
-    boot, started = "", ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with contextlib.suppress(OSError, IndexError):
-        # The command name is in parentheses and may hold anything; start time is field 22 of the line.
-        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    return os.getpid(), started, boot
-
-
-def port_of(endpoint: Any) -> int | None:
-    """The port of a tcp address, whichever form its host has."""
-    if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
-        return None
-    port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdigit() else None

@@ -2,10 +2,110 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from events.hooks.engine_position import Anchor, EngineMessage
-from events.hooks.zmq_source import Confirmation, Continuity, SourceItem
+from events.hooks.engine_recovery import EngineSnapshot, Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesLost:
+    """Messages `first_seq`…`last_seq` were published and can't be had: the engine's inventory is unknown."""
+
+    first_seq: int
+    last_seq: int
+
+
+class RestartSign(StrEnum):
+    """How a new engine life showed. `proven`: the life that was held has surely ended. HISTORY_CUT (the
+    engine's buffer begins after our newest record) may also be one life that ran far ahead, and OLD_NUMBER
+    (a number passed without its bytes, and nobody to ask) a message overtaken by a replay; they are treated
+    alike, because nothing can prove the contrary. NAMED: the engine itself names its lives, and named another.
+    """
+
+    SEQ_REUSED = "seq_reused"
+    OTHER_BYTES = "other_bytes"
+    NO_RECORD = "no_record"
+    HISTORY_CUT = "history_cut"
+    OLD_NUMBER = "old_number"
+    NAMED = "named"
+
+    @property
+    def proven(self) -> bool:
+        return self not in (RestartSign.HISTORY_CUT, RestartSign.OLD_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRestarted:
+    """A new engine life: all that was held before is void. What follows belongs to the new life."""
+
+    sign: RestartSign
+    last_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTopic:
+    """Somebody else publishes here under `topic`; said once a topic, its messages are left out."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableFrames:
+    """A message that isn't one of an engine (frame count only; never its bytes)."""
+
+    frame_count: int
+
+
+SourceItem = (
+    EngineMessage
+    | MessagesLost
+    | EngineRestarted
+    | ForeignTopic
+    | UnreadableFrames
+    | Heartbeat
+    | EngineSnapshot
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The engine answered with our newest record byte for byte; `items` are newer: number them, then echo.
+
+    `seq` is the engine's newest sequence number, None if it has published nothing yet.
+    """
+
+    seq: int | None
+    items: tuple[SourceItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewEngineLife:
+    """A record that we hold isn't the engine's; `items` has the `EngineRestarted`. No echo: ask again."""
+
+    items: tuple[SourceItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """No complete answer in time (or no replay socket). `items` are valid but may be too few: no echo."""
+
+    items: tuple[SourceItem, ...]
+
+
+Confirmation = Confirmed | NewEngineLife | NoAnswer
+
+
+class Continuity(StrEnum):
+    """Whether the engine is the life that `resume` named: not asked yet, the same, another, or nobody can
+    tell, as its buffer begins later."""
+
+    UNASKED = "unasked"
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWABLE = "unknowable"
 
 
 class EngineSource(Protocol):

@@ -7,9 +7,10 @@ as long as a copy of it exists, and for a bounded number of hashes after that (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from events.hooks.deletion_scope import ScopedCopy, copies_in_scope, is_old, standings
+from events.hooks.domain_book import BoundSalts, DomainBook
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import (
     AllBlocksCleared,
@@ -20,19 +21,12 @@ from events.hooks.engine_event import (
     MalformedEvent,
     UnknownEvent,
 )
-from events.hooks.engine_identity import BoundSalts, DomainBook, HashMap, Node
+from events.hooks.engine_identity import HashMap, Node
 from events.hooks.holder_book import TIERS, HolderBook, tier_of
 from events.hooks.inspection import PoolReader, Resident
-from events.hooks.inventory import (
-    Copy,
-    Holder,
-    Table,
-    drop_doubtful,
-    drop_oldest,
-    pulse_checksums,
-    statements,
-)
+from events.hooks.inventory_bound import InventoryBound, StreamBounds
 from events.hooks.inventory_snapshot import snapshot_records
+from events.hooks.inventory_statement import pulse_checksums, statements
 from events.hooks.removal import RemovalReader
 from events.hooks.store import StoreReader
 from events.hooks.translation import Draft, Translation, invalidated
@@ -48,24 +42,12 @@ from events.model.part import (
     RequestStanding,
     SnapshotBegin,
     Statement,
-    UnknownEvents,
 )
 from events.model.signal import PulseChecksum
 
 
 def _no_bound_salts() -> Mapping[bytes, str]:
     return {}
-
-
-@dataclass(slots=True)
-class StreamBounds:
-    """What was given up since the start, each time visibly in the log: copies `forgotten` (holder partial),
-    prompts without an id as there were too many profiles, stores `unplaced` (tier or group unknown, or too
-    many groups)."""
-
-    forgotten: int = 0
-    refused_profiles: int = 0
-    unplaced: int = 0
 
 
 class EngineStream:
@@ -95,10 +77,9 @@ class EngineStream:
         self._removals = RemovalReader(self._holders, self._hashes)
         self._stores = StoreReader(self._holders, self._hashes, computes_all=not config.connectors)
         self._pool = PoolReader(self._holders, self._hashes, self._stores)
+        self._bound = InventoryBound(config, self._holders, self._hashes, self._book)
         self._of_pool = False
         self._restatements = 0
-        self._refused_told = 0
-        self.bounds = StreamBounds()
 
     def open(self, engine_life: str, *, from_birth: bool = True) -> Opened:
         """Record 0 of an epoch.
@@ -147,7 +128,7 @@ class EngineStream:
                 case BlockRemoved():
                     if not self._removals.read(draft, event):
                         medium = (event.medium or "")[:40]
-                        self._flag(draft, f"removed: medium {medium!a}", 8 * len(event.hashes))
+                        draft.flag(f"removed: medium {medium!a}", 8 * len(event.hashes))
                 case AllBlocksCleared():
                     self._cleared(draft, event)
                 case UnknownEvent():
@@ -155,7 +136,7 @@ class EngineStream:
                 case MalformedEvent():
                     what = f"malformed {event.kind}: {event.reason}"
                     self._unreadable(draft, batch, what, 0, loses=event.kind != "batch")
-        self._bound(draft)
+        self._bound.keep(draft)
         self._tell(draft)
         return draft.finish()
 
@@ -313,6 +294,11 @@ class EngineStream:
         return translation
 
     @property
+    def bounds(self) -> StreamBounds:
+        """What was given up for want of room, or had no place."""
+        return self._bound.given_up
+
+    @property
     def removed_unknown(self) -> int:
         """Removals so far of what wasn't held; each changed nothing."""
         return self._removals.unknown
@@ -355,7 +341,7 @@ class EngineStream:
         if table is None:
             medium = (event.medium or "")[:40]
             self.bounds.unplaced += max(1, len(event.hashes))
-            self._flag(draft, f"stored: medium {medium!a}, group {event.group}", len(event.tokens))
+            draft.flag(f"stored: medium {medium!a}, group {event.group}", len(event.tokens))
             for holder in self._holders.holders():
                 if holder.tier is tier_of(event) and not holder.partial:
                     # It holds what has no place here; the snapshot's end says so.
@@ -386,7 +372,7 @@ class EngineStream:
         draft.stream_events.append(Cleared(holders=tuple(emptied), unknown_scope=others))
 
     def _unreadable(self, draft: Draft, batch: EngineBatch, kind: str, length: int, *, loses: bool) -> None:
-        self._flag(draft, kind, length)
+        draft.flag(kind, length)
         if loses:
             draft.stream_events.append(self.lost(batch.engine_seq, batch.engine_seq))
             draft.doubt_stored(self._holds)
@@ -397,48 +383,6 @@ class EngineStream:
             for table in self._holders.tables()
             if table.holder.name == holder and table.index == group
         )
-
-    def _flag(self, draft: Draft, kind: str, length: int) -> None:
-        draft.stream_events.append(UnknownEvents(kind=kind[:200], length=length))
-
-    def _bound(self, draft: Draft) -> None:
-        """Keeps memory within limits, and says what is no longer known for that."""
-        config = self._config
-        for holder in self._holders.holders():
-            if holder.doubtful > config.doubtful_kept:
-                self._forget(draft, holder, drop_doubtful(holder, config.doubtful_kept // 2, self._hashes))
-            limit = config.copies_limit(holder.tier)
-            if holder.total > limit:
-                self._forget(draft, holder, drop_oldest(holder, 3 * limit // 4, self._hashes))
-        self._hashes.trim()
-        if self._hashes.made > config.hashes_limit and self._hashes.census() > config.hashes_limit:
-            self._forget_all(draft)
-        if self._book.refused != self._refused_told:
-            self.bounds.refused_profiles = self._book.refused
-            if not self._refused_told:
-                self._flag(draft, f"more than {config.profiles_kept} profiles", 0)
-            self._refused_told = self._book.refused
-
-    def _forget(self, draft: Draft, holder: Holder, dropped: list[tuple[Table, Copy]]) -> None:
-        self.bounds.forgotten += len(dropped)
-        for table, copy in dropped:
-            node = copy.node
-            if node.chain is not None:
-                draft.evicted(
-                    node.chain.domain, holder.name, table.index, node.block, EvictReason.UNKNOWN, True
-                )
-        # The snapshot's end says that the holder is partial.
-        draft.restated = True
-
-    def _forget_all(self, draft: Draft) -> None:
-        """Chains whose beginnings are long gone hold more than may be kept: no engine makes such."""
-        for holder in self._holders.holders():
-            held = [(table, copy) for table in holder.tables.values() for copy in table.every_copy()]
-            self._forget(draft, holder, held)
-            for table in holder.tables.values():
-                table.clear(self._hashes)
-            holder.partial = True
-        self._hashes.clear()
 
     def _tell(self, draft: Draft) -> None:
         """Counts that changed; and the holders and groups again, if the log doesn't know them all."""

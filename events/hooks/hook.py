@@ -16,12 +16,14 @@ from events.fold.registry import Registry
 from events.hooks.client_task import again
 from events.hooks.echoing import Echoing
 from events.hooks.emitter import Emitter
+from events.hooks.emptying import Emptying
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, EnginePort, Parts, Translation, Translator
 from events.hooks.obey import Obedience
 from events.hooks.obligation import Obligations
 from events.hooks.outlet import Outlet
 from events.hooks.reporting import EpochPace, EpochRegistrar, Reporting
+from events.hooks.reset_turn import ResetTurns, Turn
 from events.hooks.snapshot import Repair, RepairPace
 from events.hooks.stream import Epoch
 from events.ids import CANARY_WORKER, Alarm, Basis, Capability, Inventory, StreamKey
@@ -78,6 +80,7 @@ class HookServices:
     keyring: KeyRing
     monotonic_s: Callable[[], float]
     snapshot_name: Callable[[], str]
+    turns: ResetTurns
 
 
 class Hook:
@@ -97,6 +100,8 @@ class Hook:
         self.fed_seq = -1
         self.alarm: Alarm | None = None
         """What every pulse says is wrong with the engine; set and taken back by whoever watches it."""
+        self.draining = False
+        """No new work should come, as the engine is to be emptied: every pulse says so."""
         self._port = port
         self._translator = translator
         self._services = services
@@ -120,7 +125,16 @@ class Hook:
             lambda hold_s: self.repair.ask(hold_s=hold_s),
         )
         self.obligations = Obligations(services.registry, services.keyring)
-        self.obedience = Obedience(self, port, translator, self.obligations)
+        self._turn = Turn(services.turns, (identity.worker, identity.rank), self.reconsider)
+        self.emptying = Emptying(
+            self,
+            port,
+            self._turn,
+            self.obligations,
+            pace=services.turns.pace,
+            monotonic_s=services.monotonic_s,
+        )
+        self.obedience = Obedience(self, port, translator, self.obligations, self.emptying)
 
     # --- for whoever holds the engine ---------------------------------------------------------------
 
@@ -249,6 +263,10 @@ class Hook:
             self.new_epoch(contested=True)
         self.obedience.wake()
 
+    def reconsider(self) -> None:
+        """What an order waits for may have come."""
+        self.obedience.wake()
+
     def resync(self, request: ResyncRequested) -> None:
         """Somebody could not follow a stream of this process; one that isn't ours is none of our business."""
         if self.stream == StreamKey(request.worker, request.rank, request.epoch):
@@ -267,10 +285,12 @@ class Hook:
         """A task of this hook is gone, so nobody obeys or repairs: it must not seem alive. Its stream ends
         without a word."""
         self._outlet.shut()
+        self._turn.give_back()
         self.reporting.end()
 
     async def close(self, *, engine_ended: bool = False, silently: bool = False) -> None:
         """Ends the reporting, and says so unless `silently`. The caller flushes the emitter. Idempotent."""
+        self._turn.give_back()
         await self._echoing.stop()
         if not silently:
             self._outlet.write((Closed(engine_ended=engine_ended),), {})
@@ -295,12 +315,13 @@ class Hook:
             echo=self._echoing.newest,
             checksums=tuple(self._translator.checksums()),
             load=self._port.load(),
-            alarm=self.alarm,
+            alarm=self.alarm or (Alarm.DRAINING if self.draining else None),
         )
 
     def tick(self) -> None:
         """Writes a statement when one is due, and lets go of domains whose keys were destroyed."""
         self._retire()
+        self._turn.tick()
         now_s = self._services.monotonic_s()
         if self.ready and now_s - self._statement_s >= self._pace.statement_s:
             self._statement_s = now_s

@@ -25,7 +25,10 @@ from events.hooks.engine_port import EnginePort, Translator
 from events.hooks.hook import Hook, HookIdentity, HookPace, HookServices
 from events.hooks.pulse import Pulser
 from events.hooks.registration import Registrar, process_identity
+from events.hooks.reset_queue import ResetPace
+from events.hooks.reset_turn import ResetTurns
 from events.hooks.signal_tail import SignalTail
+from events.hooks.signal_writer import SignalWriter
 from events.hooks.stream import SealedRecord
 from events.ids import Role
 from events.kafka.connection import KafkaConnection, RawRecord
@@ -48,6 +51,7 @@ class HostPace:
 
     pulse_s: float = 0.2
     genesis_s: float = 10.0
+    resets: ResetPace = field(default_factory=ResetPace)
     hook: HookPace = field(default_factory=HookPace)
     emitter: EmitterLimits = field(default_factory=EmitterLimits)
 
@@ -86,6 +90,7 @@ class HookHost:
         self._control: ControlTail
         self._writer: ControlWriter
         self._signals: SignalTail
+        self._signal_writer: SignalWriter
         self._pulser: Pulser
         self._services: HookServices
 
@@ -130,7 +135,14 @@ class HookHost:
         self.emitter = Emitter(
             self._connection, limits=self._pace.emitter, lost=self._on_lost, truncated=self._on_truncated
         )
-        self._signals = SignalTail(self._connection, self._on_resync)
+        self._signal_writer = SignalWriter(self._connection)
+        turns = ResetTurns(
+            self.registry,
+            self._signal_writer.send,
+            lambda: self._monotonic_ns() / 1e9,
+            self._pace.resets,
+        )
+        self._signals = SignalTail(self._connection, self._on_resync, turns.read)
         self._pulser = Pulser(
             self._connection,
             newest_beacon=lambda: self._signals.newest,
@@ -145,6 +157,7 @@ class HookHost:
             keyring=self.keyring,
             monotonic_s=lambda: self._monotonic_ns() / 1e9,
             snapshot_name=lambda: secrets.token_hex(8),
+            turns=turns,
         )
         self._start_task(None, self._run_shared())
 
@@ -160,6 +173,7 @@ class HookHost:
         await asyncio.gather(*tasks, return_exceptions=True)
         flushed = await self.emitter.close(timeout_s)
         await self._pulser.close()
+        await self._signal_writer.close()
         for stop in (self._signals.stop, self._control.stop, self._writer.stop):
             with contextlib.suppress(ClientEndedError):
                 await guarded(stop())
@@ -208,7 +222,8 @@ class HookHost:
 
     async def _run_shared(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for run in (self._control.run, self._signals.run, self._pulser.run, self._watch_process):
+            shared = (self._control.run, self._signals.run, self._signal_writer.run, self._pulser.run)
+            for run in (*shared, self._watch_process):
                 group.create_task(again(run))
 
     async def _watch_process(self) -> None:

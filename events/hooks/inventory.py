@@ -8,16 +8,15 @@ from a store on until a removal that leaves the bound above 0; at 0 it is gone f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator
 
 from events.chain import MODULUS
 from events.hooks.connector import Departures
+from events.hooks.domain_book import Chain
 from events.hooks.engine_event import EngineHash
-from events.hooks.engine_identity import Chain, HashMap, Node
+from events.hooks.engine_identity import HashMap, Node
 from events.ids import Inventory, Lineage, Tier
-from events.model.part import Group, HolderDeclared, Statement
-from events.model.signal import PulseChecksum
+from events.model.part import Group, HolderDeclared
 
 
 class Copy:
@@ -324,74 +323,3 @@ class Table:
             copy.twins = {}
         copy.twins[node.hash] = node
         hashes.use(node)
-
-
-def drop_oldest(holder: Holder, keep: int, hashes: HashMap) -> list[tuple[Table, Copy]]:
-    """Forgets all but `keep` copies: those without id first, then those that may be gone, then the oldest
-    others, of each group as many as its share. The holder is partial from now on."""
-    dropped: list[tuple[Table, Copy]] = []
-
-    def drop(choose: Callable[[Table, int], list[Copy]]) -> None:
-        total = holder.total
-        if total <= keep:
-            return
-        for table in holder.tables.values():
-            share = -(-(total - keep) * len(table) // total)
-            for copy in choose(table, min(share, holder.total - keep)):
-                table.end(copy, hashes)
-                dropped.append((table, copy))
-
-    drop(lambda table, _: list(islice(table.nameless.values(), max(0, holder.total - keep))))
-    drop(lambda table, _: [c for c in table.copies.values() if not c.certain][: max(0, holder.total - keep)])
-    drop(lambda table, share: list(islice(table.copies.values(), max(0, share))))
-    holder.partial = holder.partial or bool(dropped)
-    return dropped
-
-
-def drop_doubtful(holder: Holder, keep: int, hashes: HashMap) -> list[tuple[Table, Copy]]:
-    """Forgets the oldest copies that may be gone, all but `keep`. As they may also still be there, the
-    holder is partial from now on."""
-    excess = holder.doubtful - keep
-    dropped: list[tuple[Table, Copy]] = []
-    for table in holder.tables.values():
-        for copy in [copy for copy in table.every_copy() if not copy.certain][: excess - len(dropped)]:
-            table.end(copy, hashes)
-            dropped.append((table, copy))
-    holder.partial = holder.partial or bool(dropped)
-    return dropped
-
-
-def pulse_checksums(tables: Iterable[Table]) -> tuple[PulseChecksum, ...]:
-    """Inventory of each table over all domains."""
-    sums: list[PulseChecksum] = []
-    for table in tables:
-        tallies = table.by_domain.values()
-        total = sum(tally.total for tally in tallies) % MODULUS
-        sums.append(
-            PulseChecksum(
-                holder=table.holder.name,
-                group=table.index,
-                count=sum(tally.count for tally in tallies),
-                checksum=total.to_bytes(16, "big"),
-            )
-        )
-    return tuple(sums)
-
-
-def statements(tables: Iterable[Table]) -> dict[str, list[Statement]]:
-    """Inventory of each table by domain; one that has become empty is stated once more, then left out."""
-    stated: dict[str, list[Statement]] = {}
-    for table in tables:
-        for domain, tally in list(table.by_domain.items()):
-            if not tally.count:
-                del table.by_domain[domain]
-            stated.setdefault(domain, []).append(
-                Statement(
-                    holder=table.holder.name,
-                    group=table.index,
-                    count=tally.count,
-                    checksum=tally.checksum,
-                    source="derived",
-                )
-            )
-    return stated

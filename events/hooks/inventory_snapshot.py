@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from events.hooks.engine_identity import DomainBook, HashMap
+from events.hooks.domain_book import DomainBook
+from events.hooks.engine_identity import HashMap
 from events.hooks.engine_port import RestatementOverrunError
 from events.hooks.holder_book import HolderBook
 from events.hooks.inventory import Table, Watch

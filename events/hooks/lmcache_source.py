@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from events.errors import DecodeError
 from events.hooks.engine_position import Anchor, EngineMessage, digest
-from events.hooks.lmcache import LmcacheBatch, decode_request
-from events.hooks.zmq_source import (
+from events.hooks.engine_source import (
     Confirmation,
     Confirmed,
     Continuity,
@@ -21,6 +20,7 @@ from events.hooks.zmq_source import (
     SourceItem,
     UnreadableFrames,
 )
+from events.hooks.lmcache import LmcacheBatch, decode_request
 
 LOG = logging.getLogger(__name__)
 ITEMS_KEPT = 10_000

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from events.hooks.deletion_scope import is_old
+from events.hooks.emptying import Emptying
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_port import EnginePort, Parts, ScopedCopy, Translation, Translator
 from events.hooks.obligation import Obligation, Obligations
@@ -27,7 +28,6 @@ OTHER_TIER_CURE = "end the engine and attest its exit: a reset leaves other tier
 REMOVE_TIMEOUT_S = 5.0
 REMOVED_AT_ONCE = 512
 """Hashes of one question, so that an engine which steps in between is not silent to others for long."""
-RESET_TIMEOUT_S = 20.0
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -54,12 +54,18 @@ class Obedience:
     """Runs beside a hook; `wake` it when an order, a nonce, a hold's end or a late landing may be due."""
 
     def __init__(
-        self, hook: ObeyingHook, port: EnginePort, translator: Translator, obligations: Obligations
+        self,
+        hook: ObeyingHook,
+        port: EnginePort,
+        translator: Translator,
+        obligations: Obligations,
+        emptying: Emptying,
     ) -> None:
         self.obligations = obligations
         self._hook = hook
         self._port = port
         self._translator = translator
+        self._emptying = emptying
         self._wake = asyncio.Event()
         self._order = asyncio.Event()
         self._landed: set[str] = set()
@@ -124,6 +130,8 @@ class Obedience:
             self._write_acks([])
         owed = self.obligations.open()
         settled = True
+        if not owed:
+            self._emptying.rest()
         if owed:
             match self._port.capability:
                 case Capability.EVICT_BLOCKS:
@@ -187,9 +195,14 @@ class Obedience:
     async def _clear(self, owed: Sequence[Obligation]) -> bool:
         """Resets and raises the barrier; False if that is to be tried again."""
         if not owed:
+            self._emptying.rest()
             return True
+        if not self._emptying.allowed(owed):
+            # It may take long: the log is told that the order is installed, and what it finds.
+            self._write_acks([one for one in owed if one.told is None])
+            return False
         before = {one.number: self._covered(one) for one in owed}
-        result = await self._port.reset(RESET_TIMEOUT_S)
+        result = await self._emptying.empty(owed)
         if result.refused is not None:
             self._hook.write(self.obligations.refusals(owed, result.refused, result.cure))
             return result.refused == "no_delete_path"

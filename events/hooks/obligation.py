@@ -14,7 +14,7 @@ from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
 from events.hooks.engine_port import RefusalReason
 from events.ids import InvalidateReason
-from events.model.control import InvalidationRequested
+from events.model.control import InvalidationRequested, ProfileScope, TenantScope
 from events.model.part import Ack, DomainEvent, Refused, RequestStanding
 from events.scope import covers_domain
 
@@ -82,6 +82,16 @@ class Obligations:
         return [
             domain for domain in self._domains if covers_domain(scope, domain, self._registry.owner(domain))
         ]
+
+    def tenants(self, obligation: Obligation) -> set[str]:
+        """Who asked for a deletion, by what it covers; nobody for an invalidation or one over all tenants."""
+        scope = obligation.deletion.scope
+        if not obligation.deletion.proves or isinstance(scope, ProfileScope):
+            return set()
+        if isinstance(scope, TenantScope):
+            return {scope.tenant}
+        owner = self._registry.owner(scope.domain)
+        return set() if owner is None else {owner}
 
     def newest_covering(self, domain: str) -> int:
         """Number of the newest order that can cover the domain; -1 if there is none."""

@@ -1,4 +1,4 @@
-"""Follows `kv.signals` from its end: the newest beacon of anybody, and who asks for a resync."""
+"""Follows `kv.signals` from its end: the newest beacon of anybody, who asks for a resync, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from events.codec import decode_signal
 from events.errors import DecodeError
 from events.kafka.connection import KafkaConnection, LogTail, LogUnavailableError, RawRecord
-from events.model.signal import Beacon, Echo, ResyncRequested
+from events.model.signal import Beacon, Echo, ResetTurn, ResyncRequested
 from events.topic import SIGNALS
 
 
@@ -16,11 +16,17 @@ class SignalTail:
     """One for a process. `newest` is the newest beacon seen, as a hook would echo it; None until one was
     read, and again when the log turns out to have been cut behind it."""
 
-    def __init__(self, connection: KafkaConnection, resync: Callable[[ResyncRequested], None]) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        resync: Callable[[ResyncRequested], None],
+        turn: Callable[[int, ResetTurn], None],
+    ) -> None:
         self.newest: Echo | None = None
         self.unreadable = 0
         self._connection = connection
         self._resync = resync
+        self._turn = turn
         self._tail: LogTail | None = None
 
     async def run(self) -> None:
@@ -63,7 +69,10 @@ class SignalTail:
         except DecodeError:
             self.unreadable += 1
             return
-        if isinstance(signal, Beacon):
-            self.newest = Echo(offset=record.offset, nonce=signal.nonce)
-        else:
-            self._resync(signal)
+        match signal:
+            case Beacon():
+                self.newest = Echo(offset=record.offset, nonce=signal.nonce)
+            case ResyncRequested():
+                self._resync(signal)
+            case ResetTurn():
+                self._turn(record.offset, signal)

@@ -16,6 +16,7 @@ from events.model.part import (
     DomainEvent,
     ProfileDeclared,
     StreamEvent,
+    UnknownEvents,
 )
 
 IDS_PER_EVENT = 8_000
@@ -119,6 +120,10 @@ class Draft:
         self.restated = False
         self.epoch_due = False
         self._parts: dict[str, list[StoreRun | EvictRun | ProfileDeclared]] = {}
+
+    def flag(self, kind: str, length: int) -> None:
+        """Something of the engine could not be read or placed; `length` in bytes, 0 if nobody knows."""
+        self.stream_events.append(UnknownEvents(kind=kind[:200], length=length))
 
     def declare(self, domain: str, declaration: ProfileDeclared) -> None:
         self._parts.setdefault(domain, []).append(declaration)

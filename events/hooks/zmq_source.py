@@ -8,23 +8,29 @@ restarted; the replay socket closes both holes. `receive` repairs what it can an
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Self
 
 import zmq
 import zmq.asyncio
 
-from events.errors import DecodeError, KvledgerError
+from events.errors import KvledgerError
 from events.hooks.engine_position import Anchor, EngineMessage, EnginePosition, Sighting, digest
-from events.hooks.engine_recovery import EngineSnapshot, Heartbeat, ReadHeartbeat
-from events.hooks.engine_wire import END_SEQ, decode_frames
-from events.hooks.replay import MAX_MESSAGE_BYTES, ReplayAnswer, ReplayClient
+from events.hooks.engine_recovery import Heartbeat, ReadHeartbeat
+from events.hooks.engine_source import (
+    Confirmation,
+    Confirmed,
+    Continuity,
+    EngineRestarted,
+    MessagesLost,
+    NewEngineLife,
+    NoAnswer,
+    RestartSign,
+    SourceItem,
+)
+from events.hooks.replay import ReplayAnswer, ReplayClient
+from events.hooks.subscription import QUEUE_MESSAGES, Subscription, end
 
-_QUEUE_MESSAGES = 10_000
-"""Below the number of digests that a position remembers, so that a repeat in the queue is known as one."""
 _YIELD_EVERY = 128
 _LEAST_REPAIR_S = 0.5
 
@@ -37,110 +43,11 @@ class EngineAddressError(KvledgerError):
         self.endpoint = endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesLost:
-    """Messages `first_seq`…`last_seq` were published and can't be had: the engine's inventory is unknown."""
-
-    first_seq: int
-    last_seq: int
-
-
-class RestartSign(StrEnum):
-    """How a new engine life showed. `proven`: the life that was held has surely ended. HISTORY_CUT (the
-    engine's buffer begins after our newest record) may also be one life that ran far ahead, and OLD_NUMBER
-    (a number passed without its bytes, and nobody to ask) a message overtaken by a replay; they are treated
-    alike, because nothing can prove the contrary. NAMED: the engine itself names its lives, and named another.
-    """
-
-    SEQ_REUSED = "seq_reused"
-    OTHER_BYTES = "other_bytes"
-    NO_RECORD = "no_record"
-    HISTORY_CUT = "history_cut"
-    OLD_NUMBER = "old_number"
-    NAMED = "named"
-
-    @property
-    def proven(self) -> bool:
-        return self not in (RestartSign.HISTORY_CUT, RestartSign.OLD_NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRestarted:
-    """A new engine life: all that was held before is void. What follows belongs to the new life."""
-
-    sign: RestartSign
-    last_seq: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignTopic:
-    """Somebody else publishes here under `topic`; said once a topic, its messages are left out."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableFrames:
-    """A message that isn't one of an engine (frame count only; never its bytes)."""
-
-    frame_count: int
-
-
-SourceItem = (
-    EngineMessage
-    | MessagesLost
-    | EngineRestarted
-    | ForeignTopic
-    | UnreadableFrames
-    | Heartbeat
-    | EngineSnapshot
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The engine answered with our newest record byte for byte; `items` are newer: number them, then echo.
-
-    `seq` is the engine's newest sequence number, None if it has published nothing yet.
-    """
-
-    seq: int | None
-    items: tuple[SourceItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NewEngineLife:
-    """A record that we hold isn't the engine's; `items` has the `EngineRestarted`. No echo: ask again."""
-
-    items: tuple[SourceItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """No complete answer in time (or no replay socket). `items` are valid but may be too few: no echo."""
-
-    items: tuple[SourceItem, ...]
-
-
-Confirmation = Confirmed | NewEngineLife | NoAnswer
-
-
-class Continuity(StrEnum):
-    """Whether the engine is the life that `resume` named: not asked yet, the same, another, or nobody can
-    tell, as its buffer begins later."""
-
-    UNASKED = "unasked"
-    SAME = "same"
-    OTHER = "other"
-    UNKNOWABLE = "unknowable"
-
-
 class ZmqSource:
     """One engine's event stream; used by one task at a time.
 
-    `endpoint` is connected to, or, if it holds a `*`, bound: on the loopback address unless
-    `bind_all_interfaces`. `topic` names the engine where several publish into one socket; empty takes
-    the first topic that is seen. Without `replay_endpoint` nothing can be repaired or confirmed.
+    `endpoint`, `topic` and `bind_all_interfaces` are the `Subscription`'s. Without `replay_endpoint` nothing
+    can be repaired or confirmed.
     Enter it as an async context manager; the sockets belong to the running loop. What a cancelled call has
     taken is handed out by the next one.
     """
@@ -157,24 +64,20 @@ class ZmqSource:
         read_heartbeat: ReadHeartbeat | None = None,
         snapshot_question: bytes | None = None,
     ) -> None:
-        self.endpoint = endpoint
-        self.topic: str | None = topic or None
+        self.subscription = Subscription(
+            endpoint, topic, bind_all_interfaces=bind_all_interfaces, read_heartbeat=read_heartbeat
+        )
         self.continuity = Continuity.UNASKED
-        self._bind_all_interfaces = bind_all_interfaces
         self._repair_timeout_s = repair_timeout_s
         self._repair_pause_s = repair_pause_s
         self._repair_from_s = 0.0
-        self._read_heartbeat = read_heartbeat
         self._snapshot_question = snapshot_question
         self._epoch: str | None = None
         self._position = EnginePosition()
         self._items: list[SourceItem] = []
         self._late_seq = -1
-        self._foreign: set[str] = set()
-        self._context = zmq.asyncio.Context()
         # Of its own: a name that doesn't resolve holds a context's thread up, and the subscription with it.
         self._replay_context = zmq.asyncio.Context()
-        self._subscriber: zmq.asyncio.Socket | None = None
         self._replay = (
             ReplayClient(replay_endpoint, context=self._replay_context)
             if replay_endpoint is not None
@@ -183,9 +86,9 @@ class ZmqSource:
 
     async def __aenter__(self) -> Self:
         """Raises EngineAddressError."""
-        endpoint = self.endpoint
+        endpoint = self.subscription.endpoint
         try:
-            self._subscribe()
+            self.subscription.open()
             if self._replay is not None:
                 endpoint = self._replay.endpoint
                 self._replay.connect()
@@ -199,16 +102,10 @@ class ZmqSource:
 
     def close(self) -> None:
         """Close all sockets. Idempotent; the source can't be used again."""
-        if self._subscriber is not None:
-            self._subscriber.close(linger=0)
-            self._subscriber = None
+        self.subscription.close()
         if self._replay is not None:
             self._replay.close()
-        for context in (self._context, self._replay_context):
-            # Ending one waits for its thread, which may be waiting for a name server.
-            ending = threading.Thread(target=context.term, daemon=True)
-            ending.start()
-            ending.join(0.2)
+        end(self._replay_context)
 
     @property
     def has_replay(self) -> bool:
@@ -232,8 +129,7 @@ class ZmqSource:
         as `MessagesLost` in its place; this takes at most `repair_timeout_s` more, and after a replay
         without answer no other is tried for `repair_pause_s`.
         """
-        subscriber = self._subscribe()
-        if self._items or await subscriber.poll(max(0, int(timeout_s * 1000))):
+        if self._items or await self.subscription.waiting(timeout_s):
             await self._take_queue(limit, asyncio.get_running_loop().time() + self._repair_timeout_s)
         return self._hand_out()
 
@@ -260,7 +156,7 @@ class ZmqSource:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        await self._take_queue(_QUEUE_MESSAGES, deadline_s)
+        await self._take_queue(QUEUE_MESSAGES, deadline_s)
         kind = await self._ask(deadline_s - loop.time())
         items = tuple(self._hand_out())
         if kind is NewEngineLife:
@@ -313,32 +209,25 @@ class ZmqSource:
     async def _take_queue(self, limit: int, deadline_s: float) -> None:
         """Place what the subscription holds, at most `limit` messages."""
         loop = asyncio.get_running_loop()
-        subscriber = self._subscribe()
         for number in range(limit):
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 return
-            try:
-                frames = await subscriber.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            found = await self.subscription.take()
+            if found is None:
                 return
             if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-            heartbeat = None if self._read_heartbeat is None else self._read_heartbeat(frames)
-            if heartbeat is not None:
-                await self._beat(heartbeat, min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S)))
-                continue
-            try:
-                topic, seq, payload = decode_frames(frames)
-            except DecodeError:
-                self._unreadable(frames)
-                continue
-            if len(frames) != 3 or seq == END_SEQ:
-                self._unreadable(frames)
-            elif self._is_ours(topic):
-                # What is taken must be placed, so its hole gets some time in any case.
-                repair_s = min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S))
-                await self._accept(EngineMessage(topic, seq, payload), repair_s)
+            # What is taken must be placed, so its hole gets some time in any case.
+            repair_s = min(self._repair_timeout_s, max(left_s, _LEAST_REPAIR_S))
+            for item in found:
+                match item:
+                    case EngineMessage():
+                        await self._accept(item, repair_s)
+                    case Heartbeat():
+                        await self._beat(item, repair_s)
+                    case _:
+                        self._items.append(item)
 
     async def _beat(self, heartbeat: Heartbeat, repair_s: float) -> None:
         """An engine that names its lives shows a new one at once, and the tail that was lost without waiting for
@@ -349,9 +238,6 @@ class ZmqSource:
         if heartbeat.next_seq > self._position.next_seq:
             await self._repair(repair_s)
         self._items.append(heartbeat)
-
-    def _unreadable(self, frames: list[bytes]) -> None:
-        self._items.append(UnreadableFrames(len(frames)))
 
     async def _accept(self, message: EngineMessage, timeout_s: float) -> None:
         """Place one published message, repairing the hole before it if there is one."""
@@ -422,43 +308,10 @@ class ZmqSource:
 
         The new life's part of it comes again by replay, as the position is 0 now.
         """
-        subscriber = self._subscribe()
         try:
-            for _ in range(_QUEUE_MESSAGES):
-                await subscriber.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            pass
+            await self.subscription.discard()
         finally:
             self._restart(sign, last_seq)
-
-    def _is_ours(self, topic: str) -> bool:
-        if self.topic is None:
-            self.topic = topic
-        if topic == self.topic:
-            return True
-        if topic not in self._foreign and len(self._foreign) < 64:
-            self._foreign.add(topic)
-            self._items.append(ForeignTopic(topic))
-        return False
-
-    def _subscribe(self) -> zmq.asyncio.Socket:
-        if self._subscriber is None:
-            socket = self._context.socket(zmq.SUB)
-            socket.set(zmq.LINGER, 0)
-            socket.set(zmq.RCVHWM, _QUEUE_MESSAGES)
-            socket.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-            socket.set(zmq.RECONNECT_IVL, 50)
-            socket.set(zmq.RECONNECT_IVL_MAX, 1000)
-            socket.set(zmq.HEARTBEAT_IVL, 5000)
-            socket.set(zmq.HEARTBEAT_TIMEOUT, 15_000)
-            socket.subscribe((self.topic or "").encode())
-            self._subscriber = socket
-            if "*" in self.endpoint:
-                host = "*" if self._bind_all_interfaces else "127.0.0.1"
-                socket.bind(self.endpoint.replace("*", host, 1))
-            else:
-                socket.connect(self.endpoint)
-        return self._subscriber
 
 
 def _sign(seq: int, known: bytes, answer: ReplayAnswer) -> RestartSign | None:

@@ -73,4 +73,16 @@ class ResyncRequested(Record):
     reason: Text
 
 
-Signal = Annotated[Beacon | ResyncRequested, Field(discriminator="type")]
+class ResetTurn(Record):
+    """A hook whose engine can only be emptied whole claims its turn, repeats that every two seconds, and gives it back.
+    `nonce` names the claim; `ticket` is the offset at which it was first read, once its hook has read it."""
+
+    type: Literal["reset_turn"] = "reset_turn"
+    worker: Name
+    rank: Rank
+    nonce: Hex16
+    ticket: Offset | None = None
+    state: Literal["waits", "resets", "done"]
+
+
+Signal = Annotated[Beacon | ResyncRequested | ResetTurn, Field(discriminator="type")]

@@ -21,6 +21,11 @@ from kvledger.engine_profile import EngineFacts, EngineProfile
 DEV = "the engine says it only with VLLM_SERVER_DEV_MODE=1"
 FOLDER = "no folder of the model is known here: --model-dir names it"
 UNNAMED_CONNECTOR = "unnamed"
+NATIVE_CONNECTOR = "OffloadingConnector or SimpleCPUOffloadConnector"
+"""An environment variable of the engine chooses, which no route tells; what they tell of their tier is the same."""
+OFFLOADING = {"native": NATIVE_CONNECTOR, "lmcache": "LMCacheMPConnector"}
+"""With `--kv-offloading-size` the backend alone decides the connector, whatever else is configured (vLLM 0.32.0,
+config/vllm.py)."""
 POSITION_KEYS = (
     "alibi",
     "max_position_embeddings",
@@ -33,6 +38,7 @@ POSITION_KEYS = (
     "rope_theta",
     "rotary_pct",
 )
+VAGUE = (UNNAMED_CONNECTOR, NATIVE_CONNECTOR)
 START_SLACK_S = 2.0
 """A process' start is told from the machine's, in whole seconds; vLLM reads its files well after that."""
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
@@ -182,8 +188,10 @@ def _connectors(report: EngineReport) -> tuple[str, ...]:
         return (named,)
     if report.dev_mode:
         return ()
-    told = report.cache_setting("kv_offloading_size") is not None
-    return (UNNAMED_CONNECTOR,) if told or any(one.name == FETCHING for one in report.metrics) else ()
+    if report.cache_setting("kv_offloading_size") is not None:
+        backend = report.cache_setting("kv_offloading_backend") or ""
+        return (OFFLOADING.get(backend, UNNAMED_CONNECTOR),)
+    return (UNNAMED_CONNECTOR,) if any(one.name == FETCHING for one in report.metrics) else ()
 
 
 def _layout(report: EngineReport, connectors: tuple[str, ...]) -> LayoutProfile:
@@ -191,12 +199,13 @@ def _layout(report: EngineReport, connectors: tuple[str, ...]) -> LayoutProfile:
         value = report.setting("parallel_config", name)
         return value if isinstance(value, int) and value > 0 else 1
 
+    connector = connectors[0] if connectors and connectors[0] not in VAGUE else None
     return LayoutProfile(
         tp_size=size("tensor_parallel_size"),
         pp_size=size("pipeline_parallel_size"),
         kv_head_layout=report.cache_setting("kv_cache_layout"),
-        connector=connectors[0] if connectors else None,
-        connector_version=f"vllm {report.version}" if connectors and report.version else None,
+        connector=connector,
+        connector_version=f"vllm {report.version}" if connector and report.version else None,
     )
 
 

@@ -91,7 +91,7 @@ class Bridged:
         """Takes what the subscription has brought, for a moment, as the bridge does when it runs."""
         items = await self.source.receive(0.02)
         self.beats += sum(isinstance(item, Heartbeat) for item in items)
-        await self.bridge._feed(items)
+        await self.bridge._intake.feed(items)
 
     async def confirmed(self) -> bool:
         """Whether the engine vouches for it all now."""

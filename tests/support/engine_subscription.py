@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from events.hooks.engine_position import EngineMessage
-from events.hooks.zmq_source import Confirmed, SourceItem, ZmqSource
+from events.hooks.engine_source import Confirmed, SourceItem
+from events.hooks.zmq_source import ZmqSource
 from tests.support.fake_engine import FakeEngine
 
 LONG_S = 10.0
@@ -46,9 +47,9 @@ async def until_live(source: ZmqSource, engine: FakeEngine) -> None:
 
 async def arrived(source: ZmqSource) -> None:
     """Wait until what was published is in the subscription's queue; nothing is taken."""
-    assert source._subscriber is not None
+    assert source.subscription.socket is not None
     async with asyncio.timeout(LONG_S):
-        while not await source._subscriber.poll(10):
+        while not await source.subscription.socket.poll(10):
             pass
     # The rest of a burst follows on the same connection.
     await asyncio.sleep(0.1)

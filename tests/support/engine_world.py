@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import msgspec
-
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_stream import EngineStream
 from events.hooks.translation import Translation
 from events.hooks.vllm import decode_batch
 from tests.support.log import PROFILE
 from tests.support.reader_world import RING, Hook, World
-
-SIZE = 16
-
-
-def stored(hashes: Sequence[object], tokens: Sequence[int], **changes: Any) -> dict[str, Any]:
-    """One BlockStored as vLLM's map form has it; `tokens` of all its blocks."""
-    return {
-        "type": "BlockStored",
-        "block_hashes": list(hashes),
-        "parent_block_hash": None,
-        "token_ids": list(tokens),
-        "block_size": SIZE,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-    } | changes
-
-
-def removed(*hashes: object, **changes: Any) -> dict[str, Any]:
-    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU"} | changes
-
-
-def message(*events: object, rank: int = 0) -> bytes:
-    """One payload of the event socket."""
-    return msgspec.msgpack.encode([1.5, list(events), rank])
+from tests.support.vllm_message import message
 
 
 class Engine:

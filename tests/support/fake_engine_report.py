@@ -21,7 +21,8 @@ NOT_ALLOWED = {"detail": "Method Not Allowed"}
 class ServerFacts:
     """Settings that a server was started with; change them at any time. `config`: what `/server_info` has of
     the whole configuration, in development mode. `adapters`: path by name. `publishes`: whether it was started
-    with --kv-events-config. `details`: with --enable-prompt-tokens-details."""
+    with --kv-events-config. `offloads_gib`, `offloads_by`: --kv-offloading-size and -backend. `details`: with
+    --enable-prompt-tokens-details."""
 
     model: str = "fake"
     root: str = "/models/fake"
@@ -34,6 +35,8 @@ class ServerFacts:
     alignment: int | None = None
     speculative: bool = False
     fetches: bool = False
+    offloads_gib: float | None = None
+    offloads_by: str = "native"
     weight_version: str = "default"
     started_s: float = field(default_factory=time.time)
     config: dict[str, Any] = field(default_factory=dict)
@@ -166,8 +169,8 @@ def _cache_info(facts: ServerFacts, rank: int, size: int, blocks: int) -> str:
         "kv_cache_max_concurrency": "8.0",
         "kv_cache_memory_bytes": "1073741824",
         "kv_cache_size_tokens": size * blocks,
-        "kv_offloading_backend": "native",
-        "kv_offloading_size": "None",
+        "kv_offloading_backend": facts.offloads_by,
+        "kv_offloading_size": facts.offloads_gib,
         "kv_sharing_fast_prefill": "False",
         "mamba_block_size": "None",
         "mamba_cache_dtype": "auto",

@@ -20,6 +20,7 @@ from events.hooks.engine_port import Confirmation, Confirmed
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity, HookServices
 from events.hooks.registration import Registrar
+from events.hooks.reset_turn import ResetTurns
 from events.hooks.signal_tail import SignalTail
 from events.identity import make_salt
 from events.ids import Basis, StreamStatus
@@ -133,6 +134,7 @@ class VirtualFleet:
             hook.control_moved()
 
         follower = ControlFollower(self.log.control, self.rng, moved, registry)
+        turns = ResetTurns(registry, lambda turn: self.log.write_signal(dump(turn)), self.loop.time)
         services = HookServices(
             emitter=VirtualEmitter(self.log),
             registrar=Registrar(self.log.control, follower, entropy=rng.randbytes),
@@ -140,11 +142,12 @@ class VirtualFleet:
             keyring=RING,
             monotonic_s=self.loop.time,
             snapshot_name=lambda: rng.randbytes(4).hex(),
+            turns=turns,
         )
         stream = EngineStream(name, 0, RING, PLAN.engine_config())
         hook = Hook(HookIdentity(name, 0, f"sim://{name}", MODEL), engine.life, worker, stream, services)
         worker.hook = hook
-        tail = SignalTail(NOWHERE, hook.resync)
+        tail = SignalTail(NOWHERE, hook.resync, turns.read)
         self.log.listeners.append(tail.read)
         pulser = VirtualPulser(NOWHERE, newest_beacon=lambda: tail.newest, hooks=lambda: {name: [hook]})
         pulser.log = self.log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,15 +12,15 @@ from events.fold.change import Outcome
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_http import EngineHttp
-from events.hooks.engine_stream import EngineStream
-from events.hooks.hook import Hook, HookIdentity, HookPace
-from events.hooks.host import HookHost, HostPace
+from events.hooks.hook import Hook, HookPace
+from events.hooks.host import HostPace
 from events.hooks.life_file import LifeFile
 from events.hooks.zmq_source import ZmqSource
 from events.identity import make_salt
-from events.ids import Basis, CopyState, Inventory, Role, StreamStatus
+from events.ids import Basis, CopyState, Inventory, StreamStatus
 from tests.support.fake_engine import FakeEngine
-from tests.support.hook_log import SIGNERS, HookLog, until
+from tests.support.hook_log import HookLog, until
+from tests.support.hosted_bridge import confirmed, hosted
 from tests.support.log import PROFILE
 
 PACE = HostPace(pulse_s=0.1, hook=HookPace(confirm_timeout_s=0.5))
@@ -44,42 +43,24 @@ async def bridged(
     log: HookLog,
     engine: FakeEngine,
     *,
+    worker: str = "w0",
+    pace: HostPace = PACE,
     life_file: Path | None = None,
     replay: bool = True,
     delete: bool = False,
     connectors: tuple[str, ...] = (),
     attach_s: float = 5.0,
 ) -> AsyncIterator[Hook]:
-    """A bridge as `kvledger bridge` composes it."""
+    """A bridge without an agent; with `delete` it may reset."""
     http = EngineHttp(engine.http_url) if delete else None
-    replay_endpoint = engine.replay_endpoint if replay else None
-    async with (
-        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=PACE) as host,
-        ZmqSource(engine.endpoint, replay_endpoint) as source,
-    ):
-        bridge = Bridge(source, http=http, life_file=LifeFile(life_file) if life_file else None)
-        attachment = await bridge.attach(attach_s)
-        config = EngineConfig(removal=bridge.capability, content=PROFILE, connectors=connectors)
-        stream = EngineStream("w0", 0, log.keyring, config)
-        stream.open(attachment.life, from_birth=attachment.from_birth)
-        hook = host.make(HookIdentity("w0"), attachment.life, bridge, stream)
-        bridge.bind(hook, attachment)
-        host.begin(hook)
-        running = asyncio.create_task(bridge.run())
-        assert await hook.opened(15)
-        try:
-            yield hook
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await host.remove(hook)
-            assert host.failed is None
+    source = ZmqSource(engine.endpoint, engine.replay_endpoint if replay else None)
+    bridge = Bridge(source, http=http, life_file=LifeFile(life_file) if life_file else None)
 
+    def config(bridge: Bridge) -> EngineConfig:
+        return EngineConfig(removal=bridge.capability, content=PROFILE, connectors=connectors)
 
-async def confirmed(log: HookLog) -> None:
-    """Waits until a beacon written now is echoed, so that readers have all that was published before it."""
-    beacon = await log.beacon()
-    await until(lambda: log.echoed("w0", beacon))
+    async with hosted(log, source, bridge, config, worker=worker, pace=pace, attach_s=attach_s) as hook:
+        yield hook
 
 
 def clears(log: HookLog) -> int:

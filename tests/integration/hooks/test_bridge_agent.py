@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,15 +14,15 @@ from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
-from events.hooks.engine_stream import EngineStream
-from events.hooks.hook import Hook, HookIdentity, HookPace
-from events.hooks.host import HookHost, HostPace
+from events.hooks.hook import Hook, HookPace
+from events.hooks.host import HostPace
 from events.hooks.zmq_source import ZmqSource
 from events.identity import make_salt
-from events.ids import Basis, Capability, CopyState, Inventory, Role
+from events.ids import Basis, Capability, CopyState, Inventory
 from kvledger.engine_agent import learned
 from tests.support.fake_core import FakeCore, Request, engine_modules
-from tests.support.hook_log import SIGNERS, HookLog, until
+from tests.support.hook_log import HookLog, until
+from tests.support.hosted_bridge import confirmed, hosted
 from tests.support.log import PROFILE
 
 PACE = HostPace(pulse_s=0.1, hook=HookPace(confirm_timeout_s=1.0))
@@ -59,28 +58,17 @@ def agent(core: FakeCore, path: str) -> Iterator[Agent]:
 async def bridged(log: HookLog, core: FakeCore, path: str) -> AsyncIterator[Hook]:
     """A bridge as `kvledger bridge --agent` composes it."""
     client = AgentClient(path)
-    async with (
-        HookHost(log.connection, log.keyring, SIGNERS[Role.ENROLMENT], pace=PACE) as host,
-        ZmqSource(core.publisher.endpoint, core.publisher.replay_endpoint) as source,
-    ):
-        bridge = Bridge(source, agent=AgentLink(client))
-        attachment = await bridge.attach(5.0)
-        config = learned(EngineConfig(content=PROFILE), bridge.hello)
-        stream = EngineStream("w0", 0, log.keyring, config)
-        stream.open(attachment.life, from_birth=attachment.from_birth)
-        hook = host.make(HookIdentity("w0"), attachment.life, bridge, stream)
-        bridge.bind(hook, attachment)
-        host.begin(hook)
-        running = asyncio.create_task(bridge.run())
-        assert await hook.opened(15)
-        try:
+    source = ZmqSource(core.publisher.endpoint, core.publisher.replay_endpoint)
+    bridge = Bridge(source, agent=AgentLink(client))
+
+    def config(bridge: Bridge) -> EngineConfig:
+        return learned(EngineConfig(content=PROFILE), bridge.hello)
+
+    try:
+        async with hosted(log, source, bridge, config, pace=PACE) as hook:
             yield hook
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await host.remove(hook)
-            client.close()
-            assert host.failed is None
+    finally:
+        client.close()
 
 
 def prompt(*ids: int) -> list[int]:
@@ -95,11 +83,6 @@ async def ran(core: FakeCore, name: str, tokens: list[int], cache_salt: str | No
     request = core.add(Request(name, tokens, cache_salt=cache_salt))
     await until(lambda: request.num_computed_tokens > 0 and name not in core.scheduler.requests)
     return request
-
-
-async def confirmed(log: HookLog) -> None:
-    beacon = await log.beacon()
-    await until(lambda: log.echoed("w0", beacon))
 
 
 def resident(core: FakeCore) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from events.ids import Role
+from events.ids import Alarm, Role
 from events.model.batch import ControlPosition
 from events.model.control import DomainCreated, ExitAttested, Fenced
 from events.model.part import Closed, Drained
@@ -192,3 +192,16 @@ def test_draining_and_closed_workers_are_left_out() -> None:
     found = world.get(CHAIN)
     assert (lengths(found), reasons(found)) == ({"w2": 4}, {"w0": "draining"})
     assert asdict(found.coverage) == {"included": 1, "eligible": 2}
+
+
+def test_a_worker_that_is_drained_to_be_emptied_is_left_out_until_its_pulse_says_no_more() -> None:
+    world = World()
+    drained, other = world.join("w0"), world.join("w1")
+    for hook in (drained, other):
+        hook.store(CHAIN[:4])
+    world.round(drained, other)
+    drained.pulse(alarm=Alarm.DRAINING)
+    found = world.get(CHAIN)
+    assert (lengths(found), reasons(found)) == ({"w1": 4}, {"w0": "draining"})
+    world.round(drained, other)
+    assert lengths(world.get(CHAIN)) == {"w0": 4, "w1": 4}

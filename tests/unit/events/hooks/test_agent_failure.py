@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from events.hooks import agent as agent_module
 from events.hooks import agent_wire as wire
 from events.hooks.agent import Agent, attach, register
 from events.hooks.agent_client import AgentClient
+from events.hooks.zmq_source import ZmqSource
 from tests.support.fake_core import BlockPool, FakeCore, Request, engine_modules
 from tests.unit.events.hooks.test_agent import WAIT_S, names, prompt, ran, until
 
@@ -207,6 +209,49 @@ async def test_a_vllm_without_the_known_loop_is_said_and_raises_nothing(
     monkeypatch.setenv(wire.SOCKET_VARIABLE, path)
     register()
     assert "can't begin" in caplog.text
+
+
+async def published(core: FakeCore) -> list[bytes]:
+    """The payloads of everything the engine has published, without their time stamps."""
+    async with ZmqSource(core.publisher.endpoint, core.publisher.replay_endpoint) as source:
+        answer = await source.replay(0, WAIT_S)
+    assert answer.complete
+    return [msgspec.msgpack.encode(msgspec.msgpack.decode(one.payload)[1:]) for one in answer.records]
+
+
+async def test_the_engines_own_publisher_stays_and_says_the_same_bytes_at_the_same_addresses(
+    core: FakeCore, path: str
+) -> None:
+    async def served(one: FakeCore) -> list[bytes]:
+        await ran(one, "a", prompt(1, 2))
+        await ran(one, "b", prompt(1, 3))
+        await until(one.publisher._event_queue.empty)
+        return await published(one)
+
+    publisher = core.publisher
+    before = (type(publisher), publisher.endpoint, publisher.replay_endpoint, publisher._pub)
+    agent = attached(core, path)
+    with FakeCore() as untouched:
+        assert await served(core) == await served(untouched) != []
+    assert core.scheduler.kv_event_publisher is publisher
+    assert (type(publisher), publisher.endpoint, publisher.replay_endpoint, publisher._pub) == before
+    agent.fail("on purpose", ZeroDivisionError())
+    assert core.scheduler.kv_event_publisher is publisher
+    assert "publish" not in vars(publisher), "its own method is back"
+
+
+async def test_an_engine_to_which_no_bridge_ever_comes_serves_on_and_keeps_nothing_for_it(
+    core: FakeCore, path: str
+) -> None:
+    agent = attached(core, path)
+    for number in range(60):
+        await ran(core, f"r{number}", prompt(number + 1, number + 2))
+    assert (await ran(core, "again", prompt(60, 61))).hits == 2
+    assert not agent._server._clients
+    assert not agent._server._done
+    assert not agent._server._later
+    assert core.input_queue.empty()
+    agent.stop()
 
 
 async def test_a_bridge_that_is_gone_leaves_the_engine_and_the_next_bridge_alone(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
-from events.identity import Extra, pack_tokens, profile_digest, root_parent
+from events.identity import Extra
 from events.ids import CopyState, Inventory
 from tests.support.bridged_stream import LONG_S, Bridged, bridged
-from tests.support.folded_stream import CONTENT, RING, FoldedStream
+from tests.support.folded_stream import FoldedStream
 from tests.support.raw_engine import END, RawEngine, numbered
-
-SIZE = 16
+from tests.support.vllm_message import SIZE, ids, removed, stored
+from tests.support.vllm_message import message as batch
 
 
 @pytest.fixture
@@ -32,35 +30,8 @@ async def reader(engine: RawEngine) -> AsyncIterator[Bridged]:
         yield reader
 
 
-def stored(hashes: Sequence[object], tokens: Sequence[object], **changes: Any) -> dict[str, Any]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": list(hashes),
-        "parent_block_hash": None,
-        "token_ids": list(tokens),
-        "block_size": SIZE,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-    } | changes
-
-
-def removed(*hashes: object, **changes: Any) -> dict[str, Any]:
-    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU"} | changes
-
-
-def batch(*events: object, rank: object = 0) -> bytes:
-    return msgspec.msgpack.encode([1.5, list(events), rank])
-
-
 def prompt(blocks: int, first: int = 100) -> list[int]:
     return list(range(first, first + blocks * SIZE))
-
-
-def ids(tokens: Sequence[int], extras: list[bytes] | None = None) -> list[bytes]:
-    content = CONTENT.model_copy(update={"block_tokens": SIZE})
-    parent = root_parent(profile_digest(content))
-    return RING["default"].hasher().chain(parent, pack_tokens(tokens), SIZE, extras)
 
 
 GOOD = stored([1, 2], prompt(2))
@@ -201,7 +172,7 @@ async def test_a_negative_offset_of_an_image_is_part_of_the_id(engine: RawEngine
     await engine.publish(batch(stored([1, 2], prompt(2), extra_keys=keys)))
     folded = await reader.upto(1)
     extras = [Extra(modality=(("img", at),), prompt_embeds=()).to_bytes() for at in (5, -11)]
-    assert folded.credited() == set(ids(prompt(2), extras))
+    assert folded.credited() == set(ids(prompt(2), extras=extras))
 
 
 @pytest.mark.parametrize(

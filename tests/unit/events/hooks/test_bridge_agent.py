@@ -16,14 +16,14 @@ import pytest
 from events.fold.registry import Registry
 from events.hooks import agent_link
 from events.hooks.agent import Agent, attach
-from events.hooks.agent_client import AgentClient, hold
+from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink
-from events.hooks.agent_server import port_of
 from events.hooks.agent_wire import Hello
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
+from events.hooks.engine_process import hold, port_of
 from events.hooks.engine_stream import EngineStream
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
@@ -351,12 +351,13 @@ async def test_the_end_of_the_process_ends_the_life_with_evidence(
     await ran(core, "a", prompt(1, 2))
     attested: list[tuple[str, str]] = []
     async with beside(core, path) as side:
-        side.bridge._attest = lambda life, evidence: attested.append((life, evidence))
-        link = side.bridge._agent
-        assert link is not None
-        life = side.bridge._life
-        assert link._process is not None
-        link._process.ended = lambda: True  # type: ignore[method-assign]
+        agent_bridge = side.bridge._agent
+        assert agent_bridge is not None
+        agent_bridge._attest = lambda life, evidence: attested.append((life, evidence))
+        life = side.bridge._intake.life
+        process = agent_bridge.link._process
+        assert process is not None
+        process.ended = lambda: True  # type: ignore[method-assign]
         await side.bridge._tend_agent(0.0)
         assert [one[0] for one in attested] == [life]
         assert "process" in attested[0][1]

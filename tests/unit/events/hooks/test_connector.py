@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from events.hooks.connector import Departures, departures
 from events.hooks.engine_config import EngineConfig
 from events.hooks.vllm import decode_batch
-from events.identity import make_salt, pack_tokens, profile_digest, root_parent
+from events.identity import make_salt
 from events.ids import CopyState, Inventory, Lineage, Tier
 from tests.support.folded_stream import CONTENT, RING, FoldedStream
+from tests.support.vllm_message import CLEARED, SIZE, ids, message, removed
+from tests.support.vllm_message import stored as plain_stored
 
-SIZE = 16
 CHUNK = 256
 
 
@@ -29,8 +29,7 @@ class Engine:
         self._seq = 0
 
     def says(self, *events: dict[str, Any]) -> None:
-        payload = msgspec.msgpack.encode([1.5, list(events), 0])
-        self.folded.feed(decode_batch(self._seq, payload))
+        self.folded.feed(decode_batch(self._seq, message(*events)))
         self._seq += 1
 
     def states(self, holder: str) -> dict[bytes, CopyState]:
@@ -38,34 +37,15 @@ class Engine:
 
 
 def stored(hashes: Sequence[object], tokens: Sequence[int], **changes: Any) -> dict[str, Any]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": list(hashes),
-        "parent_block_hash": None,
-        "token_ids": list(tokens),
-        "block_size": SIZE,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-        "extra_keys": [None] * len(hashes),
-    } | changes
+    """As vLLM 0.32 says it: also that there is nothing extra."""
+    return plain_stored(hashes, tokens, **{"extra_keys": [None] * len(hashes), **changes})
 
 
-def removed(*hashes: object, medium: str = "GPU") -> dict[str, Any]:
-    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": medium}
-
-
-CLEARED = {"type": "AllBlocksCleared"}
 PLACEHOLDER: dict[str, Any] = {"block_size": 0, "medium": "CPU", "extra_keys": None}
 
 
 def prompt(blocks: int, size: int = SIZE) -> list[int]:
     return list(range(100, 100 + blocks * size))
-
-
-def ids(tokens: Sequence[int], size: int = SIZE, domain: str = "default") -> list[bytes]:
-    content = CONTENT.model_copy(update={"block_tokens": size})
-    return RING[domain].hasher().chain(root_parent(profile_digest(content)), pack_tokens(tokens), size)
 
 
 class TestOffloadingConnector:

@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from events.hooks.engine_adapter import SGLANG, VLLM, EngineAdapter
 from events.hooks.engine_recovery import Heartbeat, read_snapshot
 from events.hooks.vllm import decode_batch
-from events.identity import pack_tokens, profile_digest, root_parent
 from events.ids import Inventory
 from events.model.part import Cleared
 from tests.support.bridged_stream import LONG_S, Bridged, bridged
-from tests.support.folded_stream import CONTENT, RING
 from tests.support.raw_engine import END, SNAPSHOT, RawEngine, numbered
+from tests.support.vllm_message import CLEARED, SIZE, removed
+from tests.support.vllm_message import ids as block_ids
+from tests.support.vllm_message import message as batch
+from tests.support.vllm_message import stored as plain_stored
 
-SIZE = 16
 BEAT = b"heartbeat"
 
 
@@ -52,33 +52,12 @@ async def reader(engine: RawEngine) -> AsyncIterator[Bridged]:
 
 
 def stored(name: int, parent: int | None = None, **changes: Any) -> dict[str, Any]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": [name],
-        "parent_block_hash": parent,
-        "token_ids": [name] * SIZE,
-        "block_size": SIZE,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-    } | changes
-
-
-def removed(name: int) -> dict[str, Any]:
-    return {"type": "BlockRemoved", "block_hashes": [name], "medium": "GPU"}
-
-
-CLEARED = {"type": "AllBlocksCleared"}
-
-
-def batch(*events: object) -> bytes:
-    return msgspec.msgpack.encode([1.5, list(events), 0])
+    return plain_stored([name], [name] * SIZE, **{"parent_block_hash": parent, **changes})
 
 
 def ids(*names: int) -> list[bytes]:
-    content = CONTENT.model_copy(update={"block_tokens": SIZE})
-    tokens = pack_tokens([name for name in names for _ in range(SIZE)])
-    return RING["default"].hasher().chain(root_parent(profile_digest(content)), tokens, SIZE)
+    """Of a prompt of one block for each name."""
+    return block_ids([name for name in names for _ in range(SIZE)])
 
 
 async def said(engine: RawEngine, reader: Bridged, *frames: bytes) -> None:
@@ -137,7 +116,7 @@ class TestSnapshot:
         engine.sent = [(seq, batch(stored(seq))) for seq in range(3)]
         engine.answer = lambda start: [numbered(s, p) for s, p in engine.sent[1:] if s >= start] + [END]
         engine.snapshot = parts
-        settings = {"adapter": NEWER, "attach_s": 1.0}
+        settings = {"adapter": NEWER, "attach_s": 3.0}
         async with bridged(engine.endpoint, engine.replay_endpoint, **settings) as reader:  # type: ignore[arg-type]
             assert reader.folded.credited() == {*ids(1), *ids(2)}
             assert reader.bridge.counts.lost_messages == 1

@@ -15,9 +15,10 @@ from events.identity import make_salt
 from events.ids import GroupKind, Tier
 from events.model.part import Group
 from router_client.wire import Answer
-from tests.support.engine_world import SIZE, Engine, message, removed, stored
+from tests.support.engine_world import Engine
 from tests.support.log import PROFILE
 from tests.support.reader_world import RING, World, chain_of, lengths
+from tests.support.vllm_message import SIZE, message, removed, stored
 
 WIDTHS = (0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 """Every form in which msgpack packs an unsigned integer, at its edges."""

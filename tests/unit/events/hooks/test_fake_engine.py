@@ -14,9 +14,10 @@ import pytest
 
 from events.hooks.engine_event import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent
 from events.hooks.engine_position import EngineMessage
+from events.hooks.engine_source import Confirmed
 from events.hooks.engine_wire import engine_hash
 from events.hooks.vllm import decode_batch
-from events.hooks.zmq_source import Confirmed, ZmqSource
+from events.hooks.zmq_source import ZmqSource
 from tests.support.fake_engine import FakeEngine
 
 LONG_S = 20.0

@@ -209,7 +209,7 @@ class TestStream:
         server = Server(kept=False)
         bridge = await server.attach()
         server.intake.offer(body(batch(9, entry(A, 0))))
-        await bridge.bridge._feed(await server.source.receive(1.0))
+        await bridge.bridge._intake.feed(await server.source.receive(1.0))
         assert bridge.bridge.counts.lost_messages == 8
         assert bridge.folded.state.holders["cpu"].inventory is Inventory.PARTIAL
         assert bridge.folded.credited("cpu") == {ids(A)[0]}

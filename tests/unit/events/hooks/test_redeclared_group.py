@@ -18,6 +18,7 @@ from events.hooks.engine_port import EnginePort
 from events.hooks.engine_stream import EngineStream
 from events.hooks.hook import Hook, HookIdentity, HookServices
 from events.hooks.reporting import EpochRegistrar
+from events.hooks.reset_turn import ResetTurns
 from events.hooks.stream import Epoch, SealedRecord
 from events.ids import GroupKind, StreamKey, StreamStatus
 from events.model.part import Group
@@ -69,13 +70,15 @@ class KeptRecords(Emitter):
 
 async def test_a_hook_registers_again_and_restates_instead_of_writing_an_illegal_record() -> None:
     emitter = KeptRecords()
+    registry = Registry(verify)
     services = HookServices(
         emitter=emitter,
         registrar=cast(EpochRegistrar, None),
-        registry=Registry(verify),
+        registry=registry,
         keyring=RING,
         monotonic_s=lambda: 0.0,
         snapshot_name=lambda: "s1",
+        turns=ResetTurns(registry, lambda _: None, lambda: 0.0),
     )
     port = cast(EnginePort, SimpleNamespace(admission_known=False))
     translator = EngineStream("w0", 0, RING, EngineConfig(content=CONTENT))

@@ -10,8 +10,9 @@ import zmq
 import zmq.asyncio
 
 from events.hooks.engine_position import EngineMessage
+from events.hooks.engine_source import Confirmed, MessagesLost, NoAnswer
 from events.hooks.replay import ReplayClient
-from events.hooks.zmq_source import Confirmed, MessagesLost, NoAnswer, ZmqSource
+from events.hooks.zmq_source import ZmqSource
 from tests.support.engine_subscription import LONG_S, joined, publish, receive_until, seqs, until_live
 from tests.support.fake_engine import FakeEngine
 

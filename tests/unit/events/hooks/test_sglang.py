@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,12 +16,13 @@ from events.hooks.engine_adapter import SGLANG
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import AllBlocksCleared, BlockStored, EngineTier
 from events.hooks.sglang import decode_batch
-from events.identity import bound_salt_hmac, make_salt, pack_tokens, profile_digest, root_parent
+from events.identity import bound_salt_hmac, make_salt
 from events.ids import CopyState, Inventory
 from events.model.profile import ContentProfile
 from tests.support.bridged_stream import Bridged, bridged
 from tests.support.folded_stream import CONTENT, RING, FoldedStream
 from tests.support.sglang_publisher import SglangPublisher, sglang_publisher
+from tests.support.vllm_message import ids
 
 PAGE = 16
 ARRAYS = Path(__file__).parents[3] / "golden" / "sglang" / "array_wire.jsonl.gz"
@@ -43,13 +44,6 @@ async def reader(engine: SglangPublisher) -> AsyncIterator[Bridged]:
 def config(page: int | None) -> EngineConfig:
     content = ContentProfile() if page is None else CONTENT.model_copy(update={"block_tokens": page})
     return EngineConfig(engine="sglang", content=content, short_last_blocks=True)
-
-
-def ids(
-    tokens: Sequence[int], page: int = PAGE, *, domain: str = "default", adapter: str | None = None
-) -> list[bytes]:
-    content = CONTENT.model_copy(update={"block_tokens": page, "adapter": adapter})
-    return RING[domain].hasher().chain(root_parent(profile_digest(content)), pack_tokens(tokens), page)
 
 
 def prompt(pages: int, page: int = PAGE, first: int = 100) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from events.hooks.zmq_source import Confirmed, MessagesLost, NoAnswer, ZmqSource
+from events.hooks.engine_source import Confirmed, MessagesLost, NoAnswer
+from events.hooks.zmq_source import ZmqSource
 from tests.support.engine_subscription import LONG_S, arrived, joined, publish, receive_until, seqs
 from tests.support.fake_engine import FakeEngine
 

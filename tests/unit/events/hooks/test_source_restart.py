@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from events.hooks.engine_position import Anchor, digest
-from events.hooks.zmq_source import (
+from events.hooks.engine_source import (
     Confirmed,
     Continuity,
     EngineRestarted,
@@ -16,8 +16,8 @@ from events.hooks.zmq_source import (
     NewEngineLife,
     RestartSign,
     SourceItem,
-    ZmqSource,
 )
+from events.hooks.zmq_source import ZmqSource
 from tests.support.engine_subscription import LONG_S, joined, publish, receive_until, seqs, tokens
 from tests.support.fake_engine import FakeEngine
 

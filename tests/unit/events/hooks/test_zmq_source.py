@@ -10,18 +10,17 @@ import zmq.asyncio
 
 from events.hooks.engine_event import BlockStored
 from events.hooks.engine_position import EngineMessage
-from events.hooks.vllm import decode_batch
-from events.hooks.zmq_source import (
+from events.hooks.engine_source import (
     Confirmed,
-    EngineAddressError,
     EngineRestarted,
     ForeignTopic,
     NewEngineLife,
     NoAnswer,
     SourceItem,
     UnreadableFrames,
-    ZmqSource,
 )
+from events.hooks.vllm import decode_batch
+from events.hooks.zmq_source import EngineAddressError, ZmqSource
 from tests.support.capture import load_capture
 from tests.support.engine_subscription import LONG_S, arrived, joined, publish, receive_until, seqs, tokens
 from tests.support.fake_engine import FakeEngine
@@ -128,8 +127,8 @@ async def test_captured_stream_with_restarts_arrives_whole() -> None:
 
 async def test_two_engines_on_one_bound_socket_are_told_apart_by_topic() -> None:
     async with ZmqSource("tcp://127.0.0.1:*", topic="kv@w1") as source:
-        assert source._subscriber is not None
-        address = source._subscriber.get(zmq.LAST_ENDPOINT)
+        assert source.subscription.socket is not None
+        address = source.subscription.socket.get(zmq.LAST_ENDPOINT)
         assert isinstance(address, bytes)
         endpoint = address.rstrip(b"\0").decode()
         assert endpoint.startswith("tcp://127.0.0.1:")

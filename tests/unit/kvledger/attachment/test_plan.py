@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from events.hooks.connector import Departures, departures
 from events.ids import Tier
 from events.model.profile import ContentProfile
-from kvledger.attachment.identity import UNNAMED_CONNECTOR
+from kvledger.attachment.identity import NATIVE_CONNECTOR, UNNAMED_CONNECTOR
 from kvledger.attachment.plan import Plan, Wanted, make_plan, worker_name
 from kvledger.attachment.profile_merge import ProfileConflictError, with_settings
 from kvledger.engine_profile import EngineProfile
@@ -126,6 +127,16 @@ async def test_a_connector_is_known_even_where_its_name_is_not(tmp_path: Path) -
     async with FakeEngine(http_port=0, dev_mode=False) as engine:
         assert (await plan_of(engine, tmp_path)).profile.engine.connectors == ()
         engine.facts.fetches = True
+        assert (await plan_of(engine, tmp_path)).profile.engine.connectors == (UNNAMED_CONNECTOR,)
+        # With this option the backend alone decides, and what the connector tells of its tier is known.
+        engine.facts.offloads_gib = 8.0
+        native = (await plan_of(engine, tmp_path)).profile
+        assert native.engine.connectors == (NATIVE_CONNECTOR,)
+        assert departures("vllm", native.engine.connectors, Tier.CPU) is Departures.TOLD
+        assert (native.layout.connector, native.layout.connector_version) == (None, None)
+        engine.facts.offloads_by = "lmcache"
+        assert (await plan_of(engine, tmp_path)).profile.engine.connectors == ("LMCacheMPConnector",)
+        engine.facts.offloads_by = "newer"
         assert (await plan_of(engine, tmp_path)).profile.engine.connectors == (UNNAMED_CONNECTOR,)
     async with FakeEngine(http_port=0) as engine:
         engine.facts.config["kv_transfer_config"] = {"kv_connector": "OffloadingConnector"}

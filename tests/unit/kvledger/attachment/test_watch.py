@@ -10,9 +10,10 @@ from typing import cast
 
 import pytest
 
-from events.hooks.bridge import Bridge, BridgeCounts
+from events.hooks.bridge import Bridge
 from events.hooks.engine_http import EngineHttp
 from events.hooks.hook import Hook
+from events.hooks.intake import BridgeCounts
 from events.ids import Alarm
 from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.metric_page import samples

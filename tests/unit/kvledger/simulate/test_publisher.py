@@ -10,8 +10,9 @@ import pytest
 import zmq
 
 from events.hooks.engine_position import EngineMessage
+from events.hooks.engine_source import Confirmed, MessagesLost, NewEngineLife, NoAnswer, SourceItem
 from events.hooks.vllm import decode_batch
-from events.hooks.zmq_source import Confirmed, MessagesLost, NewEngineLife, NoAnswer, SourceItem, ZmqSource
+from events.hooks.zmq_source import ZmqSource
 from kvledger.simulate.engine import EngineStep, SimEngine
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.wire.publisher import Publisher

@@ -1,0 +1,74 @@
+"""Which process an engine is, on both sides of the agent's socket: what names it, and a handle that no other
+process with its number can pass for. Standard library only, as half of it runs in the engine's process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from pathlib import Path
+from typing import Any
+
+from events.hooks import agent_wire as wire
+
+
+def process_facts() -> tuple[int, str, str]:
+    """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
+    boot, started = "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError, IndexError):
+        # The command name is in parentheses and may hold anything; start time is field 22 of the line.
+        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return os.getpid(), started, boot
+
+
+class EngineProcess:
+    """A process that an agent named, held by a file descriptor, so that another one with its number can't pass
+    for it."""
+
+    def __init__(self, hello: wire.Hello, descriptor: int) -> None:
+        self.name = f"{hello.boot}/{hello.pid}/{hello.started}"
+        self._descriptor = descriptor
+
+    def ended(self) -> bool:
+        """Whether the process is gone; True for ever after."""
+        if self._descriptor < 0:
+            return True
+        watch = select.poll()
+        watch.register(self._descriptor, select.POLLIN)
+        if watch.poll(0):
+            self.close()
+            self._descriptor = -1
+            return True
+        return False
+
+    def close(self) -> None:
+        """Lets go of it. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -2
+
+
+def hold(hello: wire.Hello) -> EngineProcess | None:
+    """The process itself, if it is one of this machine and namespace; else None: nobody here can attest its end."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        descriptor = os.pidfd_open(hello.pid)
+    except (OSError, AttributeError):
+        return None
+    started = ""
+    with contextlib.suppress(OSError, IndexError):
+        started = Path(f"/proc/{hello.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    if not started or (boot, started) != (hello.boot, hello.started):
+        os.close(descriptor)
+        return None
+    return EngineProcess(hello, descriptor)
+
+
+def port_of(endpoint: Any) -> int | None:
+    """The port of a tcp address, whichever form its host has."""
+    if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
+        return None
+    port = endpoint.rpartition(":")[2]
+    return int(port) if port.isdigit() else None
