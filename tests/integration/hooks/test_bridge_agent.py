@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from events.hooks import agent_link
-from events.hooks.agent import Agent, attach
+from events.hooks.agent import Agent
 from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink
 from events.hooks.bridge import Bridge
@@ -20,38 +19,20 @@ from events.hooks.zmq_source import ZmqSource
 from events.identity import make_salt
 from events.ids import Basis, Capability, CopyState, Inventory
 from kvledger.engine_agent import learned
-from tests.support.fake_core import FakeCore, Request, engine_modules
+from tests.support.engine_with_agent import agent, core, modules, path, prompt, ran
+from tests.support.fake_core import FakeCore, Request
 from tests.support.hook_log import HookLog, until
 from tests.support.hosted_bridge import confirmed, hosted
 from tests.support.log import PROFILE
 
+__all__ = ["agent", "core", "modules", "path"]
 PACE = HostPace(pulse_s=0.1, hook=HookPace(confirm_timeout_s=1.0))
-SIZE = 16
 
 
 @pytest.fixture
 async def log(kafka: str, topic_prefix: str) -> AsyncIterator[HookLog]:
     async with HookLog(kafka, topic_prefix) as entered:
         yield entered
-
-
-@pytest.fixture
-def core() -> Iterator[FakeCore]:
-    with engine_modules(), FakeCore() as made:
-        yield made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "agent.sock")
-
-
-@pytest.fixture
-def agent(core: FakeCore, path: str) -> Iterator[Agent]:
-    made = attach(core, path)
-    assert made is not None
-    yield made
-    made.stop()
 
 
 @asynccontextmanager
@@ -71,18 +52,8 @@ async def bridged(log: HookLog, core: FakeCore, path: str) -> AsyncIterator[Hook
         client.close()
 
 
-def prompt(*ids: int) -> list[int]:
-    return [token for one in ids for token in [one] * SIZE] + [1]
-
-
 def salt(log: HookLog, domain: str) -> str:
     return make_salt(log.keyring[domain].salt_key, domain)
-
-
-async def ran(core: FakeCore, name: str, tokens: list[int], cache_salt: str | None = None) -> Request:
-    request = core.add(Request(name, tokens, cache_salt=cache_salt))
-    await until(lambda: request.num_computed_tokens > 0 and name not in core.scheduler.requests)
-    return request
 
 
 def resident(core: FakeCore) -> int:
@@ -112,7 +83,7 @@ async def test_one_tenant_is_deleted_and_the_other_stays_warm(
     log: HookLog, core: FakeCore, agent: Agent, path: str
 ) -> None:
     for domain in ("acme", "beta"):
-        await ran(core, domain, prompt(1, 2, 3), salt(log, domain))
+        await ran(core, domain, prompt(1, 2, 3), cache_salt=salt(log, domain))
     async with bridged(log, core, path):
         await confirmed(log)
         assert len(log.copies("w0")) == 6
@@ -121,8 +92,8 @@ async def test_one_tenant_is_deleted_and_the_other_stays_warm(
         standing = log.standing("w0", "acme", number)
         assert standing is not None
         assert standing.removed == 3
-        assert (await ran(core, "again", prompt(1, 2, 3), salt(log, "acme"))).hits == 0
-        assert (await ran(core, "warm", prompt(1, 2, 3), salt(log, "beta"))).hits == 3
+        assert (await ran(core, "again", prompt(1, 2, 3), cache_salt=salt(log, "acme"))).hits == 0
+        assert (await ran(core, "warm", prompt(1, 2, 3), cache_salt=salt(log, "beta"))).hits == 3
         await confirmed(log)
         assert len(log.copies("w0")) == resident(core) == 6
         assert log.discharged("w0", "acme", number)

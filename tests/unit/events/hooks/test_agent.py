@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +11,11 @@ import pytest
 from events.hooks.agent import Agent, attach
 from events.hooks.agent_client import AgentClient, Residents
 from events.hooks.engine_event import EngineHash
-from tests.support.fake_core import SIZE, FakeCore, Request, engine_modules, external
+from tests.support.engine_with_agent import WAIT_S, agent, core, modules, names, path, prompt, ran, until
+from tests.support.fake_core import SIZE, FakeCore, Request
 
-WAIT_S = 10.0
-
-
-@pytest.fixture(autouse=True)
-def modules() -> Iterator[None]:
-    with engine_modules():
-        yield
-
-
-@pytest.fixture
-def core() -> Iterator[FakeCore]:
-    with FakeCore() as made:
-        yield made
-
-
-@pytest.fixture
-def agent(core: FakeCore, tmp_path: Path) -> Iterator[Agent]:
-    made = attach(core, str(tmp_path / "agent.sock"))
-    assert made is not None
-    yield made
-    made.stop()
+__all__ = ["agent", "core", "modules", "path"]
+pytestmark = pytest.mark.usefixtures("modules")
 
 
 @pytest.fixture
@@ -44,30 +24,6 @@ async def client(agent: Agent) -> AsyncIterator[AgentClient]:
     assert await made.connect(WAIT_S)
     yield made
     made.close()
-
-
-def prompt(*ids: int) -> list[int]:
-    """A block for each id, and one token more, so that all of them can be hits."""
-    return [token for one in ids for token in [one] * SIZE] + [1]
-
-
-def names(request: Request, count: int | None = None) -> list[bytes]:
-    """The request's hashes as they stand on the event socket."""
-    return [external(one).to_bytes(8, "big") for one in request.block_hashes[:count]]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Waits for what the engine's thread does."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.002)
-
-
-async def ran(core: FakeCore, name: str, tokens: list[int], **fields: object) -> Request:
-    request = core.add(Request(name, tokens, **fields))  # type: ignore[arg-type]
-    await until(lambda: request.num_computed_tokens > 0 and name not in core.scheduler.requests)
-    return request
 
 
 async def resident(client: AgentClient) -> Residents:

@@ -9,7 +9,6 @@ import socket
 import struct
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,11 @@ from events.hooks import agent_wire as wire
 from events.hooks.agent import Agent, attach, register
 from events.hooks.agent_client import AgentClient
 from events.hooks.zmq_source import ZmqSource
-from tests.support.fake_core import BlockPool, FakeCore, Request, engine_modules
-from tests.unit.events.hooks.test_agent import WAIT_S, names, prompt, ran, until
+from tests.support.engine_with_agent import WAIT_S, core, modules, names, path, prompt, ran, until
+from tests.support.fake_core import BlockPool, FakeCore, Request
 
-
-@pytest.fixture(autouse=True)
-def modules() -> Iterator[None]:
-    with engine_modules():
-        yield
-
-
-@pytest.fixture
-def core() -> Iterator[FakeCore]:
-    with FakeCore() as made:
-        yield made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "agent.sock")
+__all__ = ["core", "modules", "path"]
+pytestmark = pytest.mark.usefixtures("modules")
 
 
 def attached(core: FakeCore, path: str) -> Agent:

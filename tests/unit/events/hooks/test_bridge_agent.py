@@ -6,7 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,37 +29,14 @@ from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
 from events.ids import Basis, Capability
 from events.signing import verify
-from tests.support.fake_core import FakeCore, Request, engine_modules
+from tests.support.engine_with_agent import WAIT_S, agent, core, modules, names, path, prompt, ran, until
+from tests.support.fake_core import FakeCore, Request
 from tests.support.hook_log import ring
 from tests.support.log import PROFILE
-from tests.unit.events.hooks.test_agent import WAIT_S, names, prompt, ran, until
 
+__all__ = ["agent", "core", "modules", "path"]
+pytestmark = pytest.mark.usefixtures("modules")
 LONG_S = 10.0
-
-
-@pytest.fixture(autouse=True)
-def modules() -> Iterator[None]:
-    with engine_modules():
-        yield
-
-
-@pytest.fixture
-def core() -> Iterator[FakeCore]:
-    with FakeCore() as made:
-        yield made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "agent.sock")
-
-
-@pytest.fixture
-def agent(core: FakeCore, path: str) -> Iterator[Agent]:
-    made = attach(core, path)
-    assert made is not None
-    yield made
-    made.stop()
 
 
 class Holding:
