@@ -11,13 +11,11 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.live.index import Index
 from tests.live.row import HEAD, Row, line, totals
-from tests.live.run import Tenants
-from tests.live.setups import SETUPS, Place
+from tests.live.setups import SETUPS, Place, go
 
 
 def main() -> int:
@@ -41,6 +39,7 @@ def main() -> int:
         "--json", action="store_true", help="one JSON document at the end instead of the table"
     )
     arguments = parser.parse_args()
+    python = (arguments.venv / "bin" / "python").absolute()
     began_s = time.monotonic()
     rows: list[Row] = []
     whole = False
@@ -55,7 +54,7 @@ def main() -> int:
         if not arguments.json:
             print(line(HEAD), flush=True)
         try:
-            go(folder, (arguments.venv / "bin" / "python").absolute(), arguments, say)
+            go(Place(python, folder, say), arguments.only or (), arguments.scenario or ())
             whole = True
         finally:
             differences = sum(row.differences for row in rows)
@@ -66,17 +65,6 @@ def main() -> int:
                 print(f"the engines' and bridges' logs are in {keep}", file=sys.stderr, flush=True)
     report(rows, time.monotonic() - began_s, as_json=arguments.json)
     return 1 if differences else 0
-
-
-def go(folder: Path, python: Path, arguments: argparse.Namespace, say: Callable[[Row], None]) -> None:
-    """Every setup that has something to do, one after another, on one index."""
-    chosen: list[str] = arguments.scenario or []
-    with Index(folder / "home") as index:
-        place = Place(python, folder, index, Tenants(index), say)
-        for setup in SETUPS:
-            wanted = arguments.only is None or setup.name in arguments.only
-            if wanted and (not chosen or setup.names() & set(chosen)):
-                setup.go(place, chosen)
 
 
 def report(rows: Sequence[Row], seconds: float, *, as_json: bool) -> None:

@@ -117,7 +117,9 @@ class LiveEngine:
         }
 
     def __enter__(self) -> Self:
-        self.start()
+        if self._process is None:
+            self.launch()
+        self.serving()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,14 +128,22 @@ class LiveEngine:
 
     def start(self) -> None:
         """Starts the server and waits until it serves."""
+        self.launch()
+        self.serving()
+
+    def launch(self) -> None:
+        """Starts the server, which takes a while until it serves."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
+
+    def serving(self) -> None:
+        """Waits until it serves."""
         deadline_s = time.monotonic() + START_S
         while True:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with {self._process.returncode}: see {self.log}")
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended: see {self.log}")
             try:
                 if self._http.get(f"{self.url}/health").status_code == 200:
                     return

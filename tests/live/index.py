@@ -149,7 +149,7 @@ class Index:
             body["adapter"] = adapter
         body |= {"max_staleness_ms": 2_000, "basis": basis, "min_coverage": 0}
         answer = self._http.post(f"{self.url}/v1/lookup", json=body)
-        document: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
+        document: dict[str, Any] = answer.json()
         complete = bool(document.get("complete"))
         for match in document.get("matches", []):
             if (match["worker"], match["dp_rank"]) == (worker, rank):
@@ -157,7 +157,8 @@ class Index:
                 found = Found(count // BLOCK, count, str(match["basis"]), complete)
                 return found, asked_s - float(match["staleness_ms"]) / 1_000
         reasons = [one["reason"] for one in document.get("excluded", []) if one["dp_rank"] in (rank, None)]
-        why = str(reasons[0]) if reasons else f"status {answer.status_code}"
+        problem = str(document.get("type", "nothing said")).rpartition("/")[2]
+        why = str(reasons[0]) if reasons else problem
         return Found(0, 0, None, complete, why), None
 
     def stream(self, worker: str, rank: int = 0) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Which engines are started, in which order, and what is done with each.
 
-Those with an agent come first: their ends are attested, so that they owe nothing to the deletions that come later.
-Nobody attests the end of an engine that nobody touched, which leaves later deletions without a proof; `bridge`
-therefore has its deletions before its restarts, and what comes after it asks for acks only.
+Each has a log and an index of its own: a deletion is proven only if every engine life that the log has ever seen has
+acked or is known to have ended, and nobody attests the end of an engine that nobody touched.
 """
 
 from __future__ import annotations
 
+import itertools
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from tests.live.scenarios import adapters, clearing, deleting, groups, living, r
 from tests.live.tiny_model import GEMMA, LLAMA, write_adapter, write_model, write_weights
 
 Scenario = Callable[[Run], None]
+T = TypeVar("T")
 DUMMY = ("--load-format", "dummy")
 BACKEND = ("--attention-backend", "CPU_ATTN")
 """Named, as the engine's server tells it only then."""
@@ -34,9 +36,9 @@ class Place:
 
     python: Path
     folder: Path
-    index: Index
-    tenants: Tenants
     say: Callable[[Row], None]
+    launched: dict[str, LiveEngine] = field(default_factory=dict)
+    """Engines that start already while another one is tried."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ class Setup:
     ranks: int = 1
     developed: bool = True
 
-    @contextmanager
-    def begin(self, place: Place) -> Iterator[Run]:
-        """Its engine serves and its bridge runs."""
+    def launch(self, place: Place) -> None:
+        """Begins to start its engine, unless that is done."""
+        if self.name in place.launched:
+            return
         model = write_model(place.folder / f"{self.name}-model", self.config)
         if self.weights:
             write_weights(model, seed=1)
@@ -67,7 +70,7 @@ class Setup:
             options += [*LORA, "--lora-modules"]
             for seed, name in enumerate(self.lora, 11):
                 options.append(f"{name}={write_adapter(place.folder / f'{self.name}-{name}', seed)}")
-        engine = LiveEngine(
+        engine = place.launched[self.name] = LiveEngine(
             place.python,
             model,
             place.folder,
@@ -79,22 +82,30 @@ class Setup:
             developed=self.developed,
             environment=dict(self.environment),
         )
-        with engine:
-            run = Run(engine, place.index, place.folder, place.tenants, place.say, attached=self.attached)
+        engine.launch()
+
+    @contextmanager
+    def begin(self, place: Place, index: Index, tenants: Tenants) -> Iterator[Run]:
+        """Its engine serves and its bridge runs."""
+        self.launch(place)
+        with place.launched.pop(self.name) as engine:
+            run = Run(engine, index, place.folder, tenants, place.say, attached=self.attached)
             try:
                 run.bridge()
                 yield run
             finally:
                 run.close()
-                # First the engine: the bridge then sees its end.
-                place.index.unbridge_if_there(self.name)
+                index.unbridge_if_there(self.name)
 
     def names(self) -> set[str]:
         return {one.__name__ for one in self.scenarios}
 
     def go(self, place: Place, chosen: Sequence[str]) -> None:
         """All its scenarios, or the chosen ones."""
-        with self.begin(place) as run:
+        with (
+            Index(place.folder / f"{self.name}-home") as index,
+            self.begin(place, index, Tenants(index)) as run,
+        ):
             for scenario in _of(self.scenarios, chosen):
                 scenario(run)
             if self.agent:
@@ -110,18 +121,37 @@ class TwinSetup:
     other: Setup
     scenarios: tuple[Callable[[twins.Twins], None], ...]
 
+    def launch(self, place: Place) -> None:
+        """Begins to start the first of them."""
+        self.one.launch(place)
+
     def names(self) -> set[str]:
         return {one.__name__ for one in self.scenarios}
 
     def go(self, place: Place, chosen: Sequence[str]) -> None:
-        with ExitStack() as stack:
-            first = stack.enter_context(self.one.begin(place))
-            both = twins.Twins(first, stack.enter_context(self.other.begin(place)))
+        with Index(place.folder / f"{self.name}-home") as index, ExitStack() as stack:
+            tenants = Tenants(index)
+            first = stack.enter_context(self.one.begin(place, index, tenants))
+            both = twins.Twins(first, stack.enter_context(self.other.begin(place, index, tenants)))
             for scenario in _of(self.scenarios, chosen):
                 scenario(both)
 
 
-T = TypeVar("T")
+def go(place: Place, only: Sequence[str], chosen: Sequence[str]) -> None:
+    """Every setup, or those of `only` in its order, that has one of the `chosen` scenarios, one after another. While
+    one is tried the next one's engine starts; there are never more than two engines at once."""
+    named = {setup.name: setup for setup in SETUPS}
+    setups = [named[name] for name in only or named]
+    setups = [setup for setup in setups if not chosen or setup.names() & set(chosen)]
+    try:
+        for setup, following in itertools.zip_longest(setups, setups[1:]):
+            setup.launch(place)
+            if following is not None and isinstance(setup, Setup):
+                following.launch(place)
+            setup.go(place, chosen)
+    finally:
+        for engine in place.launched.values():
+            engine.stop(signal.SIGKILL)
 
 
 def _of(scenarios: Sequence[Callable[[T], None]], chosen: Sequence[str]) -> list[Callable[[T], None]]:
@@ -156,6 +186,7 @@ HYBRID_SCENARIOS = (
     serving.evicted_and_preempted,
     groups.hits_agree,
     clearing.reset_while_idle,
+    deleting.deleted,
 )
 RANK_SCENARIOS = (ranks.each_rank, ranks.deleted_on_ranks, clearing.reset_while_idle)
 
@@ -172,17 +203,17 @@ def _lora(name: str, *, agent: bool) -> Setup:
     )
 
 
-def _hybrid(name: str, more: tuple[Scenario, ...], *, agent: bool) -> Setup:
-    return Setup(name, (*HYBRID_SCENARIOS, *more), agent, config=GEMMA)
+def _hybrid(name: str, *, agent: bool) -> Setup:
+    return Setup(name, HYBRID_SCENARIOS, agent, config=GEMMA)
 
 
 SETUPS: tuple[Setup | TwinSetup, ...] = (
     Setup("agent", EVERYTHING, agent=True, attached=False),
-    _hybrid("hybrid-agent", (deleting.deleted,), agent=True),
+    _hybrid("hybrid-agent", agent=True),
     _lora("lora-agent", agent=True),
     Setup("ranks-agent", (*RANK_SCENARIOS, living.ended_by_sigkill), agent=True, ranks=2),
     Setup("bridge", EVERYTHING, agent=False, attached=False),
-    _hybrid("hybrid-bridge", (), agent=False),
+    _hybrid("hybrid-bridge", agent=False),
     _lora("lora-bridge", agent=False),
     Setup("ranks-bridge", (*RANK_SCENARIOS, living.ended_by_sigkill), agent=False, ranks=2),
     Setup("no-dev-mode", (deleting.deleted_without_a_route,), agent=False, attached=False, developed=False),

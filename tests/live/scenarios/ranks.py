@@ -40,9 +40,8 @@ def deleted_on_ranks(run: Run) -> None:
         row.expect(other[rank] // BLOCK, hit if run.pools else 0, hit)
     row.demand(row.note == "discharged", "not acked by every rank")
     row.note += f"; hits before {before}, after {after}, other tenant {other}"
-    if run.pools:
-        verdict = run.verdict(number)
-        row.note += f"; {verdict}"
-        row.demand(verdict.startswith("PROVEN"), "not proven")
+    verdict = run.verdict(number)
+    row.note += f"; {verdict}"
+    row.demand(verdict.startswith("PROVEN"), "not proven")
     run.finish(row)
     run.check("after it")

@@ -71,6 +71,9 @@ def deleted_on_both(twins: Twins) -> None:
         row.demand(run.acked(number) == "discharged", f"{run.engine.name} doesn't ack")
         row.expect(run.again(mine) // BLOCK, 0, len(tokens) // BLOCK)
         run.compare(row)
+    verdict = twins.first.verdict(number)
+    row.note += f"; {verdict}"
+    row.demand(verdict.startswith("PROVEN"), "not proven")
     twins.finish(row)
 
 
