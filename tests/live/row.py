@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-WIDTHS = (14, 46, 8, 11, 20)
+WIDTHS = (13, 50, 6, 11, 17)
 HEAD = ("ENGINE", "SCENARIO", "BLOCKS", "DIFFERENCES", "BASIS", "NOTE")
 
 

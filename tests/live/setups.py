@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import itertools
 import signal
+import subprocess
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import httpx
 
 from tests.live.engine import LiveEngine
 from tests.live.index import Index
@@ -23,6 +27,8 @@ from tests.live.tiny_model import GEMMA, LLAMA, write_adapter, write_model, writ
 
 Scenario = Callable[[Run], None]
 T = TypeVar("T")
+BROKEN = (RuntimeError, OSError, httpx.HTTPError, subprocess.SubprocessError)
+"""An engine, a command or the stack doesn't do what it is there for."""
 DUMMY = ("--load-format", "dummy")
 BACKEND = ("--attention-backend", "CPU_ATTN")
 """Named, as the engine's server tells it only then."""
@@ -148,7 +154,14 @@ def go(place: Place, only: Sequence[str], chosen: Sequence[str]) -> None:
             setup.launch(place)
             if following is not None and isinstance(setup, Setup):
                 following.launch(place)
-            setup.go(place, chosen)
+            try:
+                setup.go(place, chosen)
+            except BROKEN as error:
+                # What the other engines show is worth having; this one has failed.
+                traceback.print_exc()
+                place.say(
+                    Row(setup.name, "broke off", differences=1, note=f"{type(error).__name__}: {error}")
+                )
     finally:
         for engine in place.launched.values():
             engine.stop(signal.SIGKILL)
