@@ -110,9 +110,10 @@ class Run:
 
     def told(self) -> None:
         """An engine that cleared its cache while it was idle tells of it with its next step: without an agent
-        nobody can know it before, so there is one."""
+        nobody can know it before, so there is one, on every rank."""
         if not self.pools:
-            self.send(self.words(16))
+            for rank in range(self.engine.ranks):
+                self.send(self.words(16), rank=rank if self.engine.ranks > 1 else None)
 
     def order(self, tenant: str) -> int:
         """Orders everything of a tenant deleted; the order's number."""
