@@ -115,12 +115,15 @@ class Index:
         """What is known of a worker's rank as of a moment after `since_s` (monotonic)."""
         began_s = time.monotonic()
         found = Found(0, 0, None, complete=False, why="never asked")
-        while (waited_s := time.monotonic() - began_s) < WAIT_S:
+        undeclared_s = 0.0
+        while time.monotonic() < began_s + WAIT_S:
             asked = self._ask(worker, tokens, domain, basis, adapter=adapter, rank=rank, profile=profile)
             found, as_of_s = asked
             if as_of_s is not None and as_of_s > since_s:
                 return found
-            if found.why == UNDECLARED and waited_s > UNDECLARED_S:
+            undeclared = found.why == UNDECLARED and "next_seq" in self.stream(worker, rank)
+            undeclared_s = (undeclared_s or time.monotonic()) if undeclared else 0.0
+            if undeclared and time.monotonic() > undeclared_s + UNDECLARED_S:
                 return found
             time.sleep(0.05)
         return found
