@@ -12,7 +12,7 @@ help:
 	@echo "make demo    run a real request trace through everything, on this machine"
 	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
 	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
-	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 20 minutes"
+	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 25 minutes"
 	@echo "make test    check and test everything"
 	@echo "make lint    only the static checks"
 	@echo "make format  lay out the code"

@@ -58,6 +58,10 @@ def attach(
         typer.Option(help="a name for weights that were changed in place, if the engine names none"),
     ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="file with the engine's API key")] = None,
+    agent: Annotated[
+        Path | None,
+        typer.Option(help="socket of the agent in the engine: its KVLEDGER_AGENT_SOCKET"),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="print what is learned and start nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
 ) -> None:
@@ -94,7 +98,7 @@ def attach(
     def say(document: dict[str, object]) -> None:
         typer.echo(json.dumps(document) if as_json else told(document))
 
-    asyncio.run(_attach(settings, wanted, domain, api_key_file, say, only_check=check))
+    asyncio.run(_attach(settings, wanted, domain, api_key_file, agent, say, only_check=check))
 
 
 async def _attach(
@@ -102,6 +106,7 @@ async def _attach(
     wanted: Wanted,
     domain: str,
     key_file: Path | None,
+    agent: Path | None,
     say: Any,
     *,
     only_check: bool,
@@ -119,7 +124,7 @@ async def _attach(
 
     plan = await make_plan(wanted, settings.home, note)
     while True:
-        engines = engines_of(plan, domain, key_file)
+        engines = engines_of(plan, domain, key_file, agent)
         say(document_of(plan))
         if only_check:
             return
@@ -160,7 +165,9 @@ async def _run(
     await run_bridges(settings, engines, say, lambda: Relearner(wanted, settings.home, plan))
 
 
-def engines_of(plan: Plan, domain: str, key_file: Path | None) -> tuple[EngineAddress, ...]:
+def engines_of(
+    plan: Plan, domain: str, key_file: Path | None, agent: Path | None = None
+) -> tuple[EngineAddress, ...]:
     """What `kvledger bridge` would be told, rank by rank."""
     from pydantic import ValidationError
 
@@ -178,6 +185,7 @@ def engines_of(plan: Plan, domain: str, key_file: Path | None) -> tuple[EngineAd
                 domain=domain,
                 engine_url=plan.report.url if plan.report.resets else None,
                 watch_url=plan.report.url,
+                agent=agent,
                 api_key_file=key_file,
                 advertise=plan.report.url,
                 # A copy each: a rank's watch writes the adapters' revisions that it learns into it.

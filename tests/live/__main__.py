@@ -1,33 +1,21 @@
-"""`make live-vllm`: a real vLLM on this machine's CPU, and after each of many things the index against the engine.
+"""`make live-vllm`: real vLLM engines on this machine's CPU, and after each of many things the index against them.
 
-One engine with the agent in it (its block pool is the truth), then one that nobody has touched (its hit counters
-are). Ends with code 1 if anything differed.
+An engine with the agent in it is compared block by block with its pool, one that nobody has touched with its hit
+counters. Ends with code 1 if anything differed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.live.engine import LiveEngine
-from tests.live.index import Index
-from tests.live.scenario import Row, Run
-from tests.live.tiny_model import write_model
-
-WIDTHS = (14, 40, 8, 11, 20)
-
-
-def line(cells: Sequence[object]) -> str:
-    *firsts, last = cells
-    return "  ".join(f"{cell!s:<{width}}" for cell, width in zip(firsts, WIDTHS, strict=True)) + f"  {last}"
-
-
-def say(row: Row) -> None:
-    basis = ", ".join(sorted(row.basis))
-    print(line((row.engine, row.scenario, row.compared, row.differences, basis, row.note)), flush=True)
+from tests.live.row import HEAD, Row, line, totals
+from tests.live.setups import SETUPS, Place, go
 
 
 def main() -> int:
@@ -35,22 +23,38 @@ def main() -> int:
     parser.add_argument(
         "--venv", type=Path, required=True, help="the virtual environment with vLLM (.ci/vllm)"
     )
-    parser.add_argument("--only", choices=("agent", "bridge"), help="one of the two engines")
-    parser.add_argument("--scenario", action="append", help="only these, by the names of their methods")
+    names = [setup.name for setup in SETUPS]
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="ENGINE", help=f"only these: {', '.join(names)}"
+    )
+    scenarios = sorted(set().union(*(setup.names() for setup in SETUPS)))
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        choices=scenarios,
+        metavar="NAME",
+        help=f"only these, of the engines that have them: {', '.join(scenarios)}",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document at the end instead of the table"
+    )
     arguments = parser.parse_args()
     python = (arguments.venv / "bin" / "python").absolute()
+    began_s = time.monotonic()
     rows: list[Row] = []
+    whole = False
+
+    def say(row: Row) -> None:
+        rows.append(row)
+        print(row.text(), file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
     # Sockets have short names only.
     with tempfile.TemporaryDirectory(prefix="kvl-live-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        model = write_model(folder / "model")
-        print(line(("ENGINE", "SCENARIO", "BLOCKS", "DIFFERENCES", "BASIS", "NOTE")), flush=True)
-        whole = False
+        if not arguments.json:
+            print(line(HEAD), flush=True)
         try:
-            with Index(folder / "home") as index:
-                for kind in ("agent", "bridge"):
-                    if arguments.only in (None, kind):
-                        rows += run(kind, python, model, folder, index, arguments.scenario)
+            go(Place(python, folder, say), arguments.only or (), arguments.scenario or ())
             whole = True
         finally:
             differences = sum(row.differences for row in rows)
@@ -58,29 +62,27 @@ def main() -> int:
                 keep = Path(tempfile.mkdtemp(prefix="kvl-live-logs-"))
                 for log in folder.glob("*.log"):
                     (keep / log.name).write_bytes(log.read_bytes())
-                print(f"the engines' and bridges' logs are in {keep}", flush=True)
-        print(f"{sum(row.compared for row in rows)} blocks compared, {differences} differences")
+                print(f"the engines' and bridges' logs are in {keep}", file=sys.stderr, flush=True)
+    report(rows, time.monotonic() - began_s, as_json=arguments.json)
     return 1 if differences else 0
 
 
-def run(
-    kind: str, python: Path, model: Path, folder: Path, index: Index, chosen: Sequence[str] | None
-) -> list[Row]:
-    agent = folder / "agent.sock" if kind == "agent" else None
-    name = f"with-{kind}" if agent is not None else "bridge-alone"
-    with LiveEngine(python, model, folder, name, agent=agent) as engine:
-        scenarios = Run(engine, index, folder, say)
-        try:
-            index.bridge(engine, folder)
-            if chosen:
-                for one in chosen:
-                    getattr(scenarios, one)()
-            else:
-                scenarios.all()
-        finally:
-            scenarios.close()
-            index.unbridge_all()
-        return scenarios.rows
+def report(rows: Sequence[Row], seconds: float, *, as_json: bool) -> None:
+    """The sums, by engine and of all."""
+    by_engine = totals(rows)
+    compared = sum(row.compared for row in rows)
+    differences = sum(row.differences for row in rows)
+    if as_json:
+        sums = {"compared": compared, "differences": differences, "seconds": round(seconds)}
+        document = {"rows": [row.document() for row in rows], "engines": by_engine, **sums}
+        print(json.dumps(document, indent=1))
+        return
+    print()
+    for engine, one in by_engine.items():
+        print(
+            line((engine, f"{one['scenarios']} rows", one["compared"], one["differences"], "", "")).rstrip()
+        )
+    print(f"{compared} blocks compared, {differences} differences, {seconds / 60:.0f} minutes")
 
 
 if __name__ == "__main__":

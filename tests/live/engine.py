@@ -28,15 +28,26 @@ RUNNING_METRIC = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\
 PREEMPTED_METRIC = re.compile(r"^vllm:num_preemptions(?:_total)?\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """The first of so many ports in a row that nobody has."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                for more in range(1, count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + more))
+            except OSError:
+                continue
+            return port
 
 
 class LiveEngine:
     """`with LiveEngine(…) as engine: engine.complete([...])`. `agent`: the path of its agent's socket, or None for
-    an engine that nobody has touched. `module` is what is run instead of vLLM's server."""
+    an engine that nobody has touched. `options` are more of the server's own; with `ranks` each has an event and
+    a replay socket of its own, at the first one's port plus its number. `developed`: with the routes of
+    VLLM_SERVER_DEV_MODE. `module` is what is run instead of vLLM's server."""
 
     def __init__(
         self,
@@ -47,12 +58,18 @@ class LiveEngine:
         *,
         agent: Path | None = None,
         blocks: int = 96,
+        ranks: int = 1,
+        options: Sequence[str] = ("--load-format", "dummy"),
+        developed: bool = True,
         module: str = "vllm.entrypoints.openai.api_server",
         environment: dict[str, str] | None = None,
     ) -> None:
         self.name = name
         self.agent = agent
-        self.event_port, self.replay_port, self.port = free_port(), free_port(), free_port()
+        self.ranks = ranks
+        self.model = model
+        self.developed = developed
+        self.event_port, self.replay_port, self.port = free_port(ranks), free_port(ranks), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.endpoint = f"tcp://127.0.0.1:{self.event_port}"
         self.replay = f"tcp://127.0.0.1:{self.replay_port}"
@@ -67,7 +84,7 @@ class LiveEngine:
             "topic": f"kv@{name}@{MODEL}",
         }
         self._command = [str(python), "-m", module, "--model", str(model), "--served-model-name", MODEL]
-        self._command += ["--load-format", "dummy", "--dtype", "float32", "--enable-prefix-caching"]
+        self._command += ["--dtype", "float32", "--enable-prefix-caching", *options]
         self._command += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(blocks)]
         self._command += [
             "--max-model-len",
@@ -79,14 +96,17 @@ class LiveEngine:
         ]
         self._command += ["--enforce-eager", "--kv-events-config", json.dumps(events)]
         self._command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        if ranks > 1:
+            self._command += ["--data-parallel-size", str(ranks)]
         self._environment = {
             name: value
             for name, value in os.environ.items()
-            if name not in ("PYTHONHASHSEED", SOCKET_VARIABLE) and not name.startswith("KVLEDGER_")
+            if name not in ("PYTHONHASHSEED", "VLLM_SERVER_DEV_MODE", SOCKET_VARIABLE)
+            and not name.startswith("KVLEDGER_")
         } | {
             "HF_HUB_OFFLINE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_SERVER_DEV_MODE": "1",
+            **({"VLLM_SERVER_DEV_MODE": "1"} if developed else {}),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -97,7 +117,9 @@ class LiveEngine:
         }
 
     def __enter__(self) -> Self:
-        self.start()
+        if self._process is None:
+            self.launch()
+        self.serving()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,14 +128,22 @@ class LiveEngine:
 
     def start(self) -> None:
         """Starts the server and waits until it serves."""
+        self.launch()
+        self.serving()
+
+    def launch(self) -> None:
+        """Starts the server, which takes a while until it serves."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
+
+    def serving(self) -> None:
+        """Waits until it serves."""
         deadline_s = time.monotonic() + START_S
         while True:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with {self._process.returncode}: see {self.log}")
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended: see {self.log}")
             try:
                 if self._http.get(f"{self.url}/health").status_code == 200:
                     return
@@ -140,17 +170,32 @@ class LiveEngine:
         self.start()
 
     def complete(
-        self, tokens: Sequence[int], *, salt: str | None = None, outputs: int = 1, **more: Any
+        self,
+        tokens: Sequence[int],
+        *,
+        salt: str | None = None,
+        outputs: int = 1,
+        adapter: str | None = None,
+        rank: int | None = None,
+        **more: Any,
     ) -> list[int]:
         """Runs a prompt of token ids; returns all tokens whose KV was computed, as far as they are known."""
-        body = {"model": MODEL, "prompt": list(tokens), "max_tokens": outputs, "temperature": 0}
+        body = {"model": adapter or MODEL, "prompt": list(tokens), "max_tokens": outputs, "temperature": 0}
         body |= {"ignore_eos": True, "return_token_ids": True, **more}
         if salt is not None:
             body["cache_salt"] = salt
-        answer = self._http.post(f"{self.url}/v1/completions", json=body)
+        headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
+        answer = self._http.post(f"{self.url}/v1/completions", json=body, headers=headers)
         answer.raise_for_status()
         made = answer.json()["choices"][0].get("token_ids") or []
         return [*tokens, *made]
+
+    def order(self, path: str, **body: Any) -> str:
+        """Posts to a route of its administration: what it answered, and whether that was a refusal."""
+        answer = self._http.post(f"{self.url}{path}", json=body or None)
+        if answer.status_code == 200:
+            return "done"
+        return f"refused: {answer.status_code}"
 
     def reset(self) -> bool:
         """Whether the engine reset its prefix cache."""
@@ -160,10 +205,10 @@ class LiveEngine:
         except ValueError:
             return answer.status_code == 200
 
-    def delivered(self, tokens: Sequence[int], *, salt: str | None = None) -> int:
+    def delivered(self, tokens: Sequence[int], **more: Any) -> int:
         """Sends a prompt; how many of its tokens were a hit, by `vllm:prefix_cache_hits`."""
         hits, asked = self._metric(HIT_METRIC), self._metric(ASKED_METRIC)
-        self.complete(tokens, salt=salt)
+        self.complete(tokens, **more)
         deadline_s = time.monotonic() + 10
         while self._metric(ASKED_METRIC) < asked + len(tokens):
             if time.monotonic() > deadline_s:

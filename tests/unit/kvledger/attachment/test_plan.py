@@ -15,6 +15,7 @@ from events.model.profile import ContentProfile
 from kvledger.attachment.identity import NATIVE_CONNECTOR, UNNAMED_CONNECTOR
 from kvledger.attachment.plan import Plan, Wanted, make_plan, worker_name
 from kvledger.attachment.profile_merge import ProfileConflictError, with_settings
+from kvledger.command.attach import engines_of
 from kvledger.engine_profile import EngineProfile
 from kvledger.failure import CommandError, ExitCode
 from tests.support.fake_engine import FakeEngine
@@ -256,3 +257,10 @@ async def test_a_model_of_the_hub_is_pointed_to_where_it_may_lie_and_never_guess
     assert notes == [f"if the engine loaded it from there: --model-dir {snapshot}"]
     named = await plan_of(engine, tmp_path, model_dir=snapshot)
     assert named.profile.content.revision == f"hf:{'ab' * 20}"
+
+
+async def test_attach_tells_every_rank_where_its_agent_is(engine: FakeEngine, tmp_path: Path) -> None:
+    plan = await plan_of(engine, tmp_path)
+    agent = tmp_path / "agent.sock"
+    assert [one.agent for one in engines_of(plan, "default", None, agent)] == [agent]
+    assert [one.agent for one in engines_of(plan, "default", None)] == [None]
