@@ -1,7 +1,8 @@
 """How much of a prefix an engine can really use: the rule over attention groups, stated once.
 
 A length counts only if every group can serve it: full attention needs every block, a sliding window the last
-⌈window/block⌉ before that length, a recurrent state a checkpoint at that length. The answer is the longest
+⌈(window − 1)/block⌉ before that length (the token that is computed next is in its window, too: so vLLM's
+SlidingWindowManager counts), a recurrent state a checkpoint at that length. The answer is the longest
 such length, which isn't always a prefix of the full-attention match. Lengths are in tokens.
 """
 
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from events.fold.state import GroupState
 from events.ids import GroupKind
 
 
@@ -28,11 +28,6 @@ class GroupReach:
     window: int | None
     leading: int = 0
     held: Sequence[bool] = ()
-
-
-def window_blocks(group: GroupState) -> int:
-    """Blocks that a sliding window needs before a length."""
-    return -(-(group.window or 0) // group.block_tokens)
 
 
 def longest(groups: Sequence[GroupReach], limit_tokens: int) -> int:
@@ -72,5 +67,5 @@ def _serves(group: GroupReach, runs: Sequence[int], length: int) -> bool:
     blocks = length // group.block_tokens
     if group.kind is GroupKind.RECURRENT:
         return runs[blocks - 1] > 0
-    wanted = -(-(group.window or 0) // group.block_tokens)
+    wanted = -(-((group.window or 1) - 1) // group.block_tokens)
     return runs[blocks - 1] >= min(wanted, blocks)

@@ -15,6 +15,7 @@ from events.ids import Basis
 
 LOG = logging.getLogger(__name__)
 INSPECT_TIMEOUT_S = 2.0
+DRAIN_TIMEOUT_S = 2.0
 
 
 class AgentBridge:
@@ -55,14 +56,13 @@ class AgentBridge:
             return RemovalResult(refused="engine_error", cure="wait until the engine's agent answers again")
         return RemovalResult(removed=tuple(hashes))
 
-    def settled(self, now_s: float) -> bool:
+    async def settled(self, now_s: float) -> bool:
         """Whether it is certain that there is an agent to rely on, or that there is none. A process that has
         ended is attested here."""
         evidence = self.link.ended()
         if evidence is not None:
-            self._process_ended(evidence)
-            return False
-        return self.link.trusted or self.link.lost(now_s)
+            await self._process_ended(evidence)
+        return not self._intake.vacant and (self.link.trusted or self.link.lost(now_s))
 
     async def look(self, now_s: float) -> None:
         """Looks at the pool itself where events leave doubt."""
@@ -85,10 +85,15 @@ class AgentBridge:
                 intake.hook.inspected(found.copies)
             await intake.feed(())
 
-    def _process_ended(self, evidence: str) -> None:
+    async def _process_ended(self, evidence: str) -> None:
         """The process that was trusted is gone, and its cache with it; what answers next is another life."""
         LOG.warning("the engine's process has ended: %s", evidence)
+        intake = self._intake
         self.link.forget()
         if self._attest is not None:
-            self._attest(self._intake.life, f"process {evidence} ended, held by its bridge")
-        self._intake.new_life(proven=True, ended=True)
+            self._attest(intake.life, f"process {evidence} ended, held by its bridge")
+        lives = intake.counts.lives
+        async with intake.lock:
+            await intake.drain(DRAIN_TIMEOUT_S)
+            if intake.counts.lives == lives:
+                intake.engine_ended()

@@ -55,13 +55,14 @@ WATCH_TIMEOUT_S = 1.0
 class Attachment:
     """What an engine was found to be. `from_birth`: `items` begin with the first that it ever published, or
     it has published nothing; `known` is what a former process left; `proven_new`: the engine has shown that
-    it is another life than that one."""
+    it is another life than that one; `vacant`: that one's end is attested, and nobody answers in its place."""
 
     life: str
     items: tuple[SourceItem, ...]
     from_birth: bool
     known: KnownLife | None
     proven_new: bool = False
+    vacant: bool = False
 
 
 class Bridge:
@@ -148,7 +149,8 @@ class Bridge:
         if self._agent is not None and hello is not None and isinstance(outcome, Answered):
             self._agent.link.trust(hello)
         items = outcome.items
-        other = self._source.continuity is Continuity.OTHER or (known is not None and ended(known.life))
+        over = known is not None and ended(known.life)
+        other = over or self._source.continuity is Continuity.OTHER
         if other:
             items = tuple(item for item in items if not isinstance(item, EngineRestarted))
         from_birth = _begins_at_birth(items) or (isinstance(outcome, Answered) and not items)
@@ -157,7 +159,8 @@ class Bridge:
         keeps = known is not None and not other
         life = known.life if known is not None and keeps else self._make_life()
         self._intake.life, self._intake.from_birth = life, from_birth
-        return Attachment(life, items, from_birth, known, other)
+        vacant = over and not items and not isinstance(outcome, Answered)
+        return Attachment(life, items, from_birth, known, other, vacant)
 
     async def _with_snapshot(self, items: tuple[SourceItem, ...], timeout_s: float) -> tuple[SourceItem, ...]:
         """What the engine itself says that it holds, in place of what it has said before. That nothing else is
@@ -190,6 +193,8 @@ class Bridge:
             hook.obligations.new_life(intake.confirmed_after if attachment.proven_new else -1)
         if known is None and attachment.from_birth and not attachment.items:
             intake.silent_after = hook.installed
+        if attachment.vacant:
+            intake.engine_ended()
 
     async def run(self) -> None:
         """Feeds the hook until cancelled."""
@@ -220,13 +225,16 @@ class Bridge:
             if word is not None:
                 return word
         if not self._source.has_replay:
-            return Confirmed(Basis.UNCONFIRMED) if intake.heard and intake.right_rank else Unanswered()
+            there = intake.heard and intake.right_rank and not intake.vacant
+            return Confirmed(Basis.UNCONFIRMED) if there else Unanswered()
         self._asked_s = asyncio.get_running_loop().time()
         async with intake.lock:
             await intake.feed(())
             installed, lives = intake.hook.installed, self.counts.lives
             outcome = await self._source.confirm(timeout_s)
             await intake.feed(outcome.items)
+            if isinstance(outcome, Answered):
+                intake.answered()
         answered = isinstance(outcome, Answered) and lives == self.counts.lives
         if self._agent is not None and hello is not None and answered and intake.right_rank:
             self._agent.link.trust(hello)
@@ -275,7 +283,7 @@ class Bridge:
         """The log is told which way there is to the engine whenever that changes."""
         if self._agent is None:
             return
-        if self._agent.settled(now_s):
+        if await self._agent.settled(now_s):
             self._intake.hook.reachable_by(self.capability, admission_known=self.admission_known)
         await self._agent.look(now_s)
 

@@ -187,7 +187,7 @@ class Hook:
         """Something of the engine can't be read; the stream says so."""
         self._outlet.write((UnknownEvents(kind=kind, length=length),), {})
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
+    def restarted(self, engine_life: str, *, ended: bool = False, born_after: int | None = None) -> None:
         """Another engine life begins, its memory empty; what is fed from now on is its own.
 
         `ended`: the caller knows that the old process is gone, which the old stream then states.
@@ -205,6 +205,15 @@ class Hook:
         self.obligations.new_life(self.installed if born_after is None else born_after)
         self._translator.open(engine_life)
         self.new_epoch()
+
+    def engine_ended(self) -> None:
+        """The engine's process is gone, and nobody is in its place: the stream ends with that word, and no epoch
+        is open until `restarted` names the next life."""
+        self._turn.give_back()
+        self._outlet.write((Closed(engine_ended=True),), {})
+        self._outlet.shut()
+        self._echoing.reset()
+        self.reporting.end("the engine has ended, and nobody answers in its place yet")
 
     @property
     def doubtful(self) -> bool:

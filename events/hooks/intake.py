@@ -53,7 +53,9 @@ class BridgedHook(Protocol):
 
     def unknown(self, kind: str, length: int) -> None: ...
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None: ...
+    def restarted(self, engine_life: str, *, born_after: int | None = None) -> None: ...
+
+    def engine_ended(self) -> None: ...
 
     @property
     def doubtful(self) -> bool: ...
@@ -82,7 +84,7 @@ class Intake:
     meanwhile. `heard`: see `Bridge.heard`; `right_rank`: the engine's batches are of the rank that the bridge was
     started for; `from_birth`: all that this life holds was told, or will be; `taken_seq`: newest publication fed;
     `clears`: how many whole clears were numbered; `confirmed_after`: newest order installed when the engine last
-    confirmed."""
+    confirmed; `vacant`: the engine's end was seen, and nothing of another one yet."""
 
     hook: BridgedHook
 
@@ -107,6 +109,7 @@ class Intake:
         self.taken_seq = -1
         self.clears = 0
         self.confirmed_after = -1
+        self.vacant = False
         self._source = source
         self._decode = decode
         self._rank = rank
@@ -135,7 +138,30 @@ class Intake:
             while self._pending and self.taken_seq < seq:
                 self.take(self._pending.popleft())
 
+    async def drain(self, timeout_s: float) -> None:
+        """Feeds what a process has left behind in the sockets. The caller holds `lock`."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        items = await self._source.receive(RECEIVE_S)
+        while items and loop.time() < deadline_s:
+            await self.feed(items)
+            items = await self._source.receive(RECEIVE_S)
+        await self.feed(items)
+
+    def engine_ended(self) -> None:
+        """The engine's process is known to be gone. No life is made up in its place: one that never was could never
+        be attested to have ended."""
+        self.vacant = True
+        self.hook.engine_ended()
+
+    def answered(self) -> None:
+        """Somebody is there. After an engine's end that is another life."""
+        if self.vacant:
+            self.new_life(proven=True)
+
     def take(self, item: SourceItem) -> None:
+        if not isinstance(item, ForeignTopic | EngineRestarted):
+            self.answered()
         match item:
             case EngineMessage():
                 self._message(item)
@@ -160,9 +186,10 @@ class Intake:
                 # It lives and its events come through, though it may have published nothing yet.
                 self.heard = True
 
-    def new_life(self, *, proven: bool, ended: bool = False) -> None:
-        """Another life answers on that address; that the old process is gone nobody has attested. Unless it
-        is `proven` that it isn't the one held, it may hold anything, and owes what that one owes."""
+    def new_life(self, *, proven: bool) -> None:
+        """Another life answers on that address. Unless it is `proven` that it isn't the one held, as it is where
+        that one was seen to end, it may hold anything, and owes what that one owes."""
+        proven, self.vacant = proven or self.vacant, False
         self.counts.lives += 1
         self.taken_seq = -1
         if self._agent is not None:
@@ -171,7 +198,7 @@ class Intake:
         self.from_birth, self._began, self.silent_after, self.right_rank = proven, False, None, True
         obligations = self.hook.obligations
         discharged = [] if proven else obligations.discharged()
-        self.hook.restarted(self.life, ended=ended, born_after=self.confirmed_after if proven else -1)
+        self.hook.restarted(self.life, born_after=self.confirmed_after if proven else -1)
         if not proven:
             obligations.restore(discharged)
             self.hook.lost(0, None)
@@ -215,7 +242,7 @@ class Intake:
         if not self.from_birth:
             self.from_birth = True
             discharged = obligations.discharged()
-            self.hook.restarted(self.life, ended=False, born_after=-1)
+            self.hook.restarted(self.life, born_after=-1)
             obligations.restore(discharged)
         if self.silent_after is not None:
             obligations.new_life(self.silent_after)

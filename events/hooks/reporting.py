@@ -71,6 +71,7 @@ class Reporting:
         self._monotonic_s = monotonic_s
         self._needed = asyncio.Event()
         self._needed.set()
+        self._wanted = True
         self._open = asyncio.Event()
         self._pause_s = 0.0
         self._contested_s = 0.0
@@ -80,15 +81,18 @@ class Reporting:
         """Another epoch is needed; `contested`: because somebody ended this one from outside."""
         self._open.clear()
         self._needed.set()
+        self._wanted = True
         if contested:
             calm = self._monotonic_s() - self._opened_at_s > self._pace.calm_s
             self._contested_s = 0.0 if calm else self._pace.after(self._contested_s)
             self._pause_s = max(self._pause_s, self._contested_s)
 
-    def end(self) -> None:
-        """No epoch is open any more, and none is needed."""
+    def end(self, why: str = "") -> None:
+        """No epoch is open any more, and none is needed, until `renew`; `why`, for people."""
+        self.why_not_open = why
         self._open.clear()
         self._needed.clear()
+        self._wanted = False
 
     async def opened(self, timeout_s: float) -> bool:
         """Waits until an epoch is open; False if that took longer."""
@@ -106,7 +110,7 @@ class Reporting:
             self._needed.clear()
             if await self._try():
                 self._pause_s = 0.0
-            else:
+            elif self._wanted:
                 self._needed.set()
                 self._pause_s = self._pace.after(self._pause_s)
 
@@ -121,7 +125,7 @@ class Reporting:
             LOG.warning("no epoch yet: %s", error)
             self.why_not_open = str(error)
             return False
-        if epoch is None or self._needed.is_set() or not self._hook.open_epoch(epoch):
+        if epoch is None or self._needed.is_set() or not self._wanted or not self._hook.open_epoch(epoch):
             return False
         self.epochs += 1
         self.why_not_open = ""

@@ -52,12 +52,15 @@ class BridgedStream:
     def unknown(self, kind: str, length: int) -> None:
         self.folded.write([UnknownEvents(kind=kind, length=length)], {})
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
-        del ended, born_after
+    def restarted(self, engine_life: str, *, born_after: int | None = None) -> None:
+        del born_after
         self.lives.append(engine_life)
         if len(self.lives) > 1 and self.lives[-2] == engine_life:
             self.folded.stream.whole()
         self.folded.open(engine_life)
+
+    def engine_ended(self) -> None:
+        raise AssertionError("there is no agent that would see it")
 
 
 class Bridged:

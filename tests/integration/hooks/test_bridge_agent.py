@@ -13,11 +13,13 @@ from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink
 from events.hooks.bridge import Bridge
 from events.hooks.engine_config import EngineConfig
+from events.hooks.engine_process import EngineProcess
+from events.hooks.engine_source import NoAnswer
 from events.hooks.hook import Hook, HookPace
 from events.hooks.host import HostPace
 from events.hooks.zmq_source import ZmqSource
 from events.identity import make_salt
-from events.ids import Basis, Capability, CopyState, Inventory
+from events.ids import Basis, Capability, CopyState, Inventory, StreamStatus
 from kvledger.engine_agent import learned
 from tests.support.engine_with_agent import agent, core, modules, path, prompt, ran
 from tests.support.fake_core import FakeCore, Request
@@ -151,3 +153,38 @@ async def test_an_agent_that_ends_leaves_a_stream_that_says_so(
         assert state is not None
         assert (state.removal, state.admission_known) == (Capability.NONE, False)
         assert len(log.copies("w0")) == 2
+
+
+async def test_an_engine_seen_to_end_is_closed_and_only_who_answers_after_it_is_registered(
+    log: HookLog, core: FakeCore, agent: Agent, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    async with bridged(log, core, path) as hook:
+        await confirmed(log)
+        first = hook.stream
+        assert first is not None
+        life = hook.engine_life
+        with monkeypatch.context() as patched:
+            patched.setattr(ZmqSource, "confirm", unanswered)
+            patched.setattr(EngineProcess, "ended", lambda _: True)
+            await until(lambda: log.state(first).status is StreamStatus.CLOSED)
+            assert log.state(first).engine_ended
+            number = await log.delete("acme")
+            await until(lambda: hook.installed >= number)
+            assert hook.stream is None
+            assert hook.reporting.why_not_open.startswith("the engine has ended")
+            assert {one.body.engine_life for one in log.registry.registrations.values()} == {life}
+        await until(lambda: hook.stream is not None)
+        await ran(core, "b", prompt(3))
+        await confirmed(log)
+        assert len(log.copies("w0")) == 1
+        assert {one.body.engine_life for one in log.registry.registrations.values()} == {
+            life,
+            hook.engine_life,
+        }
+
+
+async def unanswered(source: ZmqSource, timeout_s: float) -> NoAnswer:
+    """A replay socket behind which nobody is."""
+    del source, timeout_s
+    return NoAnswer(())

@@ -19,7 +19,7 @@ def groups(draw: st.DrawFn) -> tuple[GroupKind, int, int | None, list[bool]]:
 
 
 def naive(drawn: list[tuple[GroupKind, int, int | None, list[bool]]], limit: int) -> int:
-    """The rule as the contract words it, for every length from the longest down."""
+    """What attention needs, token by token, for every length from the longest down."""
     for length in range(limit, 0, -1):
         if all(serves(*group, length) for group in drawn):
             return length
@@ -34,8 +34,9 @@ def serves(kind: GroupKind, size: int, window: int | None, held: list[bool], len
         return all(blocks)
     if kind is GroupKind.RECURRENT:
         return blocks[-1]
-    needed = -(-(window or 0) // size)
-    return all(blocks[-needed:])
+    # The next token sees itself and the window - 1 before it.
+    seen = range(max(0, length + 1 - (window or 1)), length)
+    return all(blocks[position // size] for position in seen)
 
 
 @given(drawn=st.lists(groups(), min_size=1, max_size=3), limit=st.integers(0, 24))
@@ -50,6 +51,13 @@ def test_longest_length_equals_the_naive_rule(
         else:
             reaches.append(GroupReach(kind, size, window, held=held))
     assert longest(reaches, limit) == naive(drawn, limit)
+
+
+def test_a_window_of_whole_blocks_and_one_token_needs_only_the_blocks() -> None:
+    full = GroupReach(GroupKind.FULL, 16, None, leading=4)
+    held = [False, False, True, True]
+    assert longest([full, GroupReach(GroupKind.SLIDING_WINDOW, 16, 33, held=held)], 64) == 64
+    assert longest([full, GroupReach(GroupKind.SLIDING_WINDOW, 16, 34, held=held)], 64) == 0
 
 
 def test_without_groups_nothing_is_served() -> None:

@@ -51,7 +51,8 @@ class Holding:
         self.dated: dict[int, int | None] = {}
         self.ways: list[tuple[Capability, bool]] = []
         self.inspections = 0
-        self.lives: list[tuple[str, bool]] = []
+        self.lives: list[str] = []
+        self.ended = 0
 
     def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None:
         self.dated[batch.engine_seq] = admitted_after
@@ -63,9 +64,12 @@ class Holding:
     def unknown(self, kind: str, length: int) -> None:
         raise AssertionError(kind, length)
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
-        self.lives.append((engine_life, ended))
+    def restarted(self, engine_life: str, *, born_after: int | None = None) -> None:
+        self.lives.append(engine_life)
         self.stream.open(engine_life)
+
+    def engine_ended(self) -> None:
+        self.ended += 1
 
     @property
     def doubtful(self) -> bool:
@@ -322,27 +326,48 @@ def test_a_process_is_held_until_it_ends_and_no_other_passes_for_it() -> None:
     assert held.ended()
 
 
-async def test_the_end_of_the_process_ends_the_life_with_evidence(
+async def test_the_end_of_the_process_ends_the_life_with_evidence_and_makes_up_no_other(
     core: FakeCore, agent: Agent, path: str
 ) -> None:
     await ran(core, "a", prompt(1, 2))
     attested: list[tuple[str, str]] = []
     async with beside(core, path) as side:
-        agent_bridge = side.bridge._agent
-        assert agent_bridge is not None
-        agent_bridge._attest = lambda life, evidence: attested.append((life, evidence))
         life = side.bridge._intake.life
-        process = agent_bridge.link._process
-        assert process is not None
-        process.ended = lambda: True  # type: ignore[method-assign]
-        await side.bridge._tend_agent(0.0)
+        left_behind = prompt(7)
+        await ran(core, "b", left_behind)
+        await ended(side, attested)
         assert [one[0] for one in attested] == [life]
         assert "process" in attested[0][1]
-        assert side.hook.lives[-1][1]
-        assert side.hook.held() == 0
+        # What it published before its end is its own, and nobody is in its place.
+        assert (side.hook.held(), side.hook.ended, side.hook.lives) == (3, 1, [])
+        assert side.bridge.counts.lives == 1
         assert (await side.bridge.remove([EngineHash(b"x" * 8)], WAIT_S, request=1)).refused == "engine_error"
-        await side.bridge._tend_agent(0.0)
-        assert len(attested) == 1
+        await side.bridge._tend_agent(1e9)
+        assert (len(attested), side.hook.ended, side.hook.lives) == (1, 1, [])
+
+
+async def test_whoever_answers_after_an_end_is_one_new_life(core: FakeCore, agent: Agent, path: str) -> None:
+    await ran(core, "a", prompt(1, 2))
+    async with beside(core, path) as side:
+        await ended(side, [])
+        assert await side.bridge.confirm(LONG_S) == Unanswered()
+        assert len(side.hook.lives) == 1
+        assert side.hook.held() == 0
+        await ran(core, "b", prompt(3))
+        assert isinstance(await side.bridge.confirm(LONG_S), Confirmed)
+        assert len(side.hook.lives) == 1
+        assert side.hook.held() == 1
+
+
+async def ended(side: Side, attested: list[tuple[str, str]]) -> None:
+    """The process that the agent named is gone, as far as its bridge can see."""
+    agent_bridge = side.bridge._agent
+    assert agent_bridge is not None
+    agent_bridge._attest = lambda life, evidence: attested.append((life, evidence))
+    process = agent_bridge.link._process
+    assert process is not None
+    process.ended = lambda: True  # type: ignore[method-assign]
+    await side.bridge._tend_agent(0.0)
 
 
 def began(request: Request) -> bool:

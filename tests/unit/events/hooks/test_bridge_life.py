@@ -63,11 +63,13 @@ class Fed:
     def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
         raise AssertionError("there is no agent")
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
-        assert not ended
+    def restarted(self, engine_life: str, *, born_after: int | None = None) -> None:
         assert born_after is not None
         self._new_life(born_after)
         self.said.append(f"life {engine_life} after {born_after}")
+
+    def engine_ended(self) -> None:
+        self.said.append("ended")
 
 
 class Attached:
@@ -212,6 +214,24 @@ async def test_an_attested_end_makes_whoever_answers_another_life(tmp_path: Path
         await remembered(first)
         second = await attached(engine, tmp_path / "life", ended=first.attachment.life.__eq__)
         assert second.attachment.life != first.attachment.life
+        assert "ended" not in second.fed.said
+        second.source.close()
+
+
+async def test_after_an_attested_end_nobody_is_made_up_who_does_not_answer(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        await engine.complete(tokens(1))
+        first = await attached(engine, tmp_path / "life")
+        await remembered(first)
+        engine.faults.silent_replay = True
+        second = await attached(engine, tmp_path / "life", attach_s=0.2, ended=first.attachment.life.__eq__)
+        assert second.fed.said == ["ended"]
+        assert isinstance(await second.bridge.confirm(0.2), Unanswered)
+        engine.faults.silent_replay = False
+        assert isinstance(await second.bridge.confirm(LONG_S), Unanswered)
+        assert [said.split()[0] for said in second.fed.said] == ["ended", "life", "fed"]
+        assert isinstance(await second.bridge.confirm(LONG_S), Confirmed)
+        assert len(second.fed.said) == 3
         second.source.close()
 
 

@@ -290,9 +290,12 @@ class Quiet:
     def reachable_by(self, removal: Capability, *, admission_known: bool) -> None:
         raise AssertionError("there is no agent")
 
-    def restarted(self, engine_life: str, *, ended: bool, born_after: int | None = None) -> None:
-        del ended, born_after
+    def restarted(self, engine_life: str, *, born_after: int | None = None) -> None:
+        del born_after
         self.flooded.stream.open(engine_life)
+
+    def engine_ended(self) -> None:
+        raise AssertionError("there is no agent that would see it")
 
 
 async def test_a_flood_through_a_real_socket_is_bounded_and_leaves_the_bridge_able_to_confirm() -> None:
