@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from auditor.anchoring import Anchor, Anchoring, appraise, make_anchor
+from auditor.archive.log_archive import LogArchive
+from auditor.archive.reader import ArchivedReader
+from auditor.archive.store import FsspecStore
 from auditor.checkpoint import NoteKey
 from auditor.finding import Verdict
 from auditor.live import AppendNonce, LiveAudit
@@ -58,12 +62,22 @@ async def sealing(settings: Settings, registry: ControlFold) -> AsyncIterator[Se
 
 
 async def judge_anchored(
-    settings: Settings, audit: LiveAudit, numbers: Sequence[int], wait_s: float, ask: AppendNonce
+    settings: Settings,
+    audit: LiveAudit,
+    numbers: Sequence[int],
+    wait_s: float,
+    ask: AppendNonce,
+    archive: str | None = None,
 ) -> tuple[list[Verdict], Anchor | None, list[str]]:
     """Verdicts on requests as of one frontier, with the log sealed up to it; what a bundle shows of the main log;
-    and what witnesses complained of. Raises what `LiveAudit.run` raises, and LogUnavailableError."""
+    and what witnesses complained of, or where the archive ends. `archive` is the URL of one to read what the log has
+    dropped from. Raises what `LiveAudit.run` raises, LogUnavailableError and ArchiveError."""
     witnesses = load_witnesses(settings.home)
     async with sealing(settings, audit.registry) as sealer:
+        past = audit.log.events
+        if archive is not None and isinstance(past, ArchivedReader):
+            store = await asyncio.to_thread(FsspecStore, archive)
+            past.prepend(LogArchive(store, audit.registry.log), sealer.main)
         settled = Settled()
         for attempt in range(ATTEMPTS):
             await audit.attach(sealer.main.segments)
@@ -72,21 +86,29 @@ async def judge_anchored(
             if await sealer.seal(settled.new):
                 settled.new = []
                 break
-        anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses)
+        damage = past.problems if isinstance(past, ArchivedReader) else []
+        anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses, damage)
+        complaints += past.begins if isinstance(past, ArchivedReader) else []
     verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
     return verdicts, anchor, complaints
 
 
 async def _anchor(
-    sealer: Sealer, audit: LiveAudit, settled: Settled, witnesses: Witnesses
+    sealer: Sealer, audit: LiveAudit, settled: Settled, witnesses: Witnesses, damage: Sequence[str]
 ) -> tuple[Anchor | None, Anchoring, list[str]]:
     complaints = await _witnessed(sealer, witnesses)
     head = sealer.main.head()
     if head is None:
         policy = witnesses.policy
-        none = Anchoring(witnesses=len(policy.keys), quorum=policy.quorum, gap="kv.audit takes no checkpoint")
+        none = Anchoring(
+            witnesses=len(policy.keys),
+            quorum=policy.quorum,
+            problems=tuple(damage),
+            gap="kv.audit takes no checkpoint",
+        )
         return None, none, complaints
     anchor = make_anchor(sealer.main, head, witnesses.policy, audit.starts)
+    anchor = replace(anchor, said=(*anchor.said, *damage))
     return anchor, appraise(anchor, settled), complaints
 
 
