@@ -46,7 +46,7 @@ class PartitionReader:
             auto_offset_reset="none",
             isolation_level="read_uncommitted",
             fetch_max_wait_ms=50,
-            max_partition_fetch_bytes=8 * MAX_RECORD_BYTES,
+            max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
             request_timeout_ms=10_000,
         )
         try:

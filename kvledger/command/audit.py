@@ -60,6 +60,10 @@ def run(
     archive: Annotated[
         str | None, typer.Option(help="where `audit archive` wrote: read there what Kafka has dropped")
     ] = None,
+    incremental: Annotated[
+        bool,
+        typer.Option("--incremental", help="read only what is new since the last audit with this option"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Replay the log from Kafka with the auditor's own fold and judge deletion requests.
@@ -70,6 +74,8 @@ def run(
 
     Example: kvledger audit run --request 12 --wait 30 --bundle proof.jsonl
     """
+    if incremental and bundle is not None:
+        raise _usage("--bundle needs the whole log, --incremental reads what is new of it")
     if every and (request is not None or bundle is not None):
         raise _usage("--all goes with neither --request nor --bundle")
     settings = load_settings()
@@ -189,6 +195,7 @@ async def audit_requests(
     wait_s: float,
     bundle: Path | None = None,
     archive: str | None = None,
+    incremental: bool = False,
 ) -> list[Verdict]:
     """Judges requests (None: all; empty: the newest) and writes verdicts and a checkpoint to kv.audit.
 
@@ -201,7 +208,7 @@ async def audit_requests(
 
     async def work() -> list[Verdict]:
         try:
-            return await _audit(settings, numbers, wait_s, bundle, archive)
+            return await _audit(settings, numbers, wait_s, bundle, archive, incremental=incremental)
         except ArchiveError as error:
             raise refused(archive or "", error) from error
         except UnknownRequestError as error:
@@ -211,7 +218,13 @@ async def audit_requests(
 
 
 async def _audit(
-    settings: Settings, numbers: list[int] | None, wait_s: float, bundle: Path | None, archive: str | None
+    settings: Settings,
+    numbers: list[int] | None,
+    wait_s: float,
+    bundle: Path | None,
+    archive: str | None,
+    *,
+    incremental: bool,
 ) -> list[Verdict]:
     from auditor.archive.reader import ArchivedReader
     from auditor.live import LiveAudit
@@ -219,13 +232,15 @@ async def _audit(
     from events.ids import Role
     from events.model.control import AuditNonce
     from events.signing import verify as holds
+    from kvledger.audit_state import AuditStates
     from kvledger.checkpointing import judge_anchored
     from kvledger.control import connection, control_writer
-    from kvledger.keyfile import load_ring
+    from kvledger.keyfile import load_ring, load_signer
 
     keys = {domain: known.alias_key for domain, known in load_ring(settings.home).items()}
     log = AuditedLog(connection(settings), timeout_s=AUDIT_TIMEOUT_S, before=ArchivedReader)
-    audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic)
+    states = AuditStates(settings.home, load_signer(settings.home, Role.AUDITOR), keep=incremental)
+    audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic, new_seen=states.new_seen)
     try:
         requests = await audit.open()
         if numbers is None:
@@ -243,8 +258,13 @@ async def _audit(
                 return done.offset
 
             verdicts, anchor, complaints = await judge_anchored(
-                settings, audit, numbers, wait_s, ask, archive
+                settings, audit, numbers, wait_s, ask, archive, states
             )
+        if audit.resumed:
+            earlier = "what lies before the newest records was read by an earlier audit of this auditor"
+            verdicts = [
+                one.model_copy(update={"assumptions": (*one.assumptions, earlier)}) for one in verdicts
+            ]
         for complaint in complaints:
             typer.echo(f"kvledger: {complaint}", err=True)
         sha256s = {}
@@ -253,6 +273,7 @@ async def _audit(
         await _publish(settings, audit, verdicts, sha256s)
         return verdicts
     finally:
+        states.close()
         await log.stop()
 
 
