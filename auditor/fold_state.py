@@ -76,6 +76,13 @@ class Resumed:
     head: StateHead
     evidence: Evidence
 
+    def needs(self, partition: int) -> int:
+        """From where on the log must be read: the last record that was folded is looked at again."""
+        found = next((one for one in self.head.partitions if one.partition == partition), None)
+        if found is None:
+            return 0
+        return found.end if found.offset is None else found.offset
+
 
 def rule_digest() -> bytes:
     """Of the code that a state depends on: another version of it folds from the start."""

@@ -136,12 +136,17 @@ class LiveAudit:
         """Compares everything that is read from now on with these segments. It is read from the log's start, or
         where all requests that `run` will be asked for have been `resumed`, from there on: what lies before was
         compared when that state was made. Raises LogUnavailableError."""
-        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+        partitions = self.registry.partitions or DEFAULT_PARTITIONS
+        starts = await self.log.open_events(partitions)
+        reaches = bool(resumed) and all(_reaches(starts, one) for one in (resumed or {}).values())
+        if not reaches:
+            await self.log.events.whole()
+            starts = await self.log.open_events(partitions)
         self.starts = {(EVENTS.name, partition): start for partition, start in starts.items()}
         self.starts[CONTROL.name, 0] = self.registry.start or 0
         self._sealed, self.evidence, self.resumed = sealed, {}, {}
         self.last, self._from, self._begin, self._expected = {}, {}, {}, {}
-        if resumed and all(_reaches(starts, one) for one in resumed.values()):
+        if reaches and resumed is not None:
             self._resume(starts, resumed)
         self.watch = LogWatch(sealed, self.starts | {(EVENTS.name, p): at for p, at in self._begin.items()})
         for record in self.control:

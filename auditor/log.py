@@ -64,6 +64,9 @@ class PartitionReader:
         for where in self._partitions():
             self._consumer.seek(where, max(self.starts[where.partition], offsets.get(where.partition, 0)))
 
+    async def whole(self) -> None:
+        """Nothing of the log was left out."""
+
     def rewind(self) -> None:
         """The next `read_to` begins at the log's start again."""
         for where in self._partitions():
@@ -137,6 +140,9 @@ class EventsReader(Protocol):
     def starts(self) -> dict[int, int]: ...
 
     async def start(self, partitions: int) -> None: ...
+
+    async def whole(self) -> None:
+        """`starts` are those of everything there is from now on, although the reader was told that less is wanted."""
 
     def skip_to(self, offsets: dict[int, int]) -> None: ...
 

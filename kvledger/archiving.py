@@ -7,7 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from auditor.archive.extent import Extent, dropped_unarchived, extents, releasable, retention_danger
+from auditor.archive.extent import (
+    Extent,
+    begun_before,
+    dropped_unarchived,
+    extents,
+    releasable,
+    retention_danger,
+)
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.manifest import Manifest, kept_segments
@@ -73,7 +80,8 @@ async def archive_log(
         if written is not None:
             state.added, state.adopted, state.problems = written.added, written.adopted, written.problems
         if manifest is not None:
-            state.lost = dropped_unarchived(manifest, starts)
+            gone = written.gone if written is not None else dropped_unarchived(manifest, starts)
+            state.lost = begun_before(manifest, gone)
         await _look_at_retention(at, state)
         if release and manifest is not None and not state.problems:
             upto = releasable(manifest, starts, wall_ms() - int(keep_days * DAY_MS))

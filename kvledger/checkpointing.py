@@ -79,20 +79,26 @@ async def judge_anchored(
     `LiveAudit.run` raises, LogUnavailableError and ArchiveError."""
     witnesses = load_witnesses(settings.home)
     async with sealing(settings, audit.registry) as sealer:
-        past = audit.log.events
-        if archive is not None and isinstance(past, ArchivedReader):
+        past, store = audit.log.events, None
+        if archive is not None:
             store = await asyncio.to_thread(FsspecStore, archive)
-            past.prepend(LogArchive(store, audit.registry.log), sealer.main)
         settled = Settled()
         for attempt in range(ATTEMPTS):
             try:
                 resumed = _resumed(states, numbers, sealer, audit)
+                if store is not None and isinstance(past, ArchivedReader):
+                    since = {
+                        p: min(one.needs(p) for one in resumed.values())
+                        for p in range(audit.registry.partitions if resumed else 0)
+                    }
+                    past.prepend(LogArchive(store, audit.registry.log), sealer.main, since)
                 await audit.attach(sealer.main.segments, resumed)
                 await audit.run(numbers, 0.0 if attempt else wait_s, ask)
             except SpillError:
                 if states is None:
                     raise
                 states.discard(audit.registry.log)
+                await past.whole()
                 await audit.attach(sealer.main.segments)
                 await audit.run(numbers, 0.0, ask)
             settled = audit.settle()
@@ -110,15 +116,15 @@ async def judge_anchored(
 
 def _resumed(
     states: AuditStates | None, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit
-) -> dict[int, Resumed] | None:
-    """The states of all requests; None if one has none that fits, for then the log is read whole anyway."""
+) -> dict[int, Resumed]:
+    """The states of all requests; nothing if one has none that fits, for then the log is read whole anyway."""
     found: dict[int, Resumed] = {}
     for number in numbers if states is not None else ():
         assert states is not None
         one, _ = states.load(number, sealer.main, audit.keys)
         if one is not None:
             found[number] = one
-    return found if len(found) == len(set(numbers)) else None
+    return found if len(found) == len(set(numbers)) else {}
 
 
 def _keep(states: AuditStates, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit) -> None:

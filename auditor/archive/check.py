@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from auditor.archive.failure import ArchiveError
-from auditor.archive.log_archive import LogArchive, digest_of, name_of
-from auditor.archive.manifest import FileKept, Manifest, SegmentKept, coverage, kept_segments
+from auditor.archive.log_archive import LogArchive, digest_of
+from auditor.archive.manifest import FileKept, Manifest, SegmentKept, coverage, kept_segments, name_of
 from auditor.archive.table import same_tables, write_tables
 from auditor.checkpoint import Note
 from auditor.main_log import log_keys

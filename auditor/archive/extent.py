@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from auditor.archive.manifest import Manifest, coverage, kept_segments
+from auditor.archive.manifest import Manifest, coverage, kept_segments, name_of
 from auditor.segment import Partition
+from events.model.audit import Segment
 from events.topic import EVENTS
 
 RETENTION_SHARE = 0.5
@@ -48,18 +49,29 @@ def extents(
     return found
 
 
-def dropped_unarchived(manifest: Manifest, starts: Mapping[Partition, int]) -> list[str]:
-    """Sealed segments behind the archive's first of a partition that the log dropped and the archive doesn't hold."""
-    kept = kept_segments(manifest)
-    begun: set[Partition] = set()
-    lost: list[str] = []
-    for leaf, segment in enumerate(manifest.segments):
-        where = segment.topic, segment.partition
-        if leaf in kept:
-            begun.add(where)
-        elif where in begun and segment.first < starts.get(where, 0):
-            lost.append(f"{segment.topic}/{segment.partition} from {segment.first} to {segment.next}")
-    return lost
+def dropped_unarchived(manifest: Manifest, starts: Mapping[Partition, int]) -> list[Segment]:
+    """Sealed segments that the log dropped before they were archived, and that no run has noted yet."""
+    kept, known = kept_segments(manifest), frozenset(manifest.gone)
+    return [
+        segment
+        for leaf, segment in enumerate(manifest.segments)
+        if leaf not in kept
+        and leaf not in known
+        and segment.first < starts.get((segment.topic, segment.partition), 0)
+    ]
+
+
+def begun_before(manifest: Manifest, gone: Iterable[Segment]) -> list[str]:
+    """Those of `gone` that lie behind something archived of their partition: an archive that begins late lacks what
+    was before it, and that is no fault of it."""
+    first: dict[Partition, int] = {}
+    for segment in kept_segments(manifest).values():
+        first.setdefault((segment.topic, segment.partition), segment.first)
+    return [
+        name_of(segment)
+        for segment in gone
+        if segment.first >= first.get((segment.topic, segment.partition), segment.next)
+    ]
 
 
 def releasable(manifest: Manifest, starts: Mapping[Partition, int], before_ms: int) -> dict[int, int]:

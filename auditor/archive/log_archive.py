@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import BinaryIO
 
 from auditor.archive.failure import ArchiveError
-from auditor.archive.manifest import Manifest, file_of, folder_of, manifest_of, parse_manifest
+from auditor.archive.manifest import Manifest, file_of, folder_of, manifest_of, name_of, parse_manifest
 from auditor.archive.raw import is_sealed, read_records
 from auditor.archive.store import CHUNK_BYTES, Store, reported
 from auditor.checkpoint import Note
@@ -82,7 +82,3 @@ def digest_of(file: BinaryIO) -> tuple[int, bytes]:
         size += len(chunk)
     file.seek(0)
     return size, known.digest()
-
-
-def name_of(segment: Segment) -> str:
-    return f"{segment.topic}/{segment.partition} from {segment.first} to {segment.next}"

@@ -55,6 +55,8 @@ class Manifest(Record):
     note: str
     segments: tuple[Segment, ...]
     kept: tuple[SegmentKept, ...]
+    gone: tuple[Count, ...] = ()
+    """Leaves that the log had dropped before they could be archived."""
 
 
 def folder_of(log: str) -> str:
@@ -65,6 +67,11 @@ def folder_of(log: str) -> str:
 def file_of(log: str, segment: Segment, kind: str) -> str:
     """A segment's file of one of the `KINDS`, below the archive's URL."""
     return f"{folder_of(log)}/{segment.topic}/{segment.partition}/{segment.first:019d}-{segment.next:019d}.{kind}"
+
+
+def name_of(segment: Segment) -> str:
+    """For people."""
+    return f"{segment.topic}/{segment.partition} from {segment.first} to {segment.next}"
 
 
 def manifest_of(log: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from auditor.archive.failure import ArchiveError
-from auditor.archive.log_archive import LogArchive, name_of
-from auditor.archive.manifest import kept_segments
+from auditor.archive.log_archive import LogArchive
+from auditor.archive.manifest import kept_segments, name_of
 from auditor.log import PartitionReader, Take
 from auditor.main_log import MainLog
 from events.kafka.connection import RawRecord
@@ -100,6 +100,7 @@ class ArchivedReader:
         self._archive: LogArchive | None = None
         self._main: MainLog | None = None
         self._past: ArchivedPast | None = None
+        self._since: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self.starts: dict[int, int] = {}
 
@@ -113,17 +114,26 @@ class ArchivedReader:
         """Where the archive doesn't reach back any further."""
         return [] if self._past is None else self._past.begins
 
-    def prepend(self, archive: LogArchive, main: MainLog) -> None:
-        """From the next `start` on what the log has dropped comes from there."""
-        self._archive, self._main = archive, main
+    def prepend(self, archive: LogArchive, main: MainLog, since: Mapping[int, int]) -> None:
+        """From the next `start` on what the log has dropped comes from there, as far as it isn't below `since`."""
+        self._archive, self._main, self._since = archive, main, dict(since)
 
     async def start(self, partitions: int) -> None:
         """Raises LogUnavailableError, ArchiveError."""
         await self._inner.start(partitions)
+        await self._look()
+
+    async def whole(self) -> None:
+        """Raises ArchiveError."""
+        if self._since:
+            self._since = {}
+            await self._look()
+
+    async def _look(self) -> None:
         self.starts = dict(self._inner.starts)
         if self._archive is not None and self._main is not None:
             self._past = await asyncio.to_thread(
-                verified_past, self._archive, self._main, self._inner.starts, {}
+                verified_past, self._archive, self._main, self._inner.starts, self._since
             )
             self.starts = self._past.starts(self._inner.starts)
         self.rewind()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Protocol, cast
 
 from auditor.archive.failure import ArchiveError
-from auditor.archive.log_archive import LogArchive, digest_of, name_of
-from auditor.archive.manifest import FileKept, Manifest, SegmentKept, file_of
+from auditor.archive.log_archive import LogArchive, digest_of
+from auditor.archive.manifest import FileKept, Manifest, SegmentKept, file_of, name_of
 from auditor.archive.raw import MAGIC, is_sealed, read_records, write_record
 from auditor.archive.table import rows_in, write_tables
 from auditor.main_log import MainLog, log_keys
@@ -40,7 +40,8 @@ class Source(Protocol):
 @dataclass(slots=True)
 class Written:
     """What a run did. `added`: segments written; `adopted`: found written and verified already; `gone`: sealed ones
-    that the log dropped before they were archived; `problems`: where the log contradicts what was sealed."""
+    that the log has dropped since the last run, before they were archived; `problems`: where the log contradicts
+    what was sealed."""
 
     manifest: Manifest
     added: int = 0
@@ -64,17 +65,20 @@ class ArchiveWriter:
         before = await asyncio.to_thread(self._before)
         note, size = self._checkpoint()
         kept = {one.leaf: one for one in before.kept} if before is not None else {}
+        gone = set(before.gone) if before is not None else set()
         starts = await self._source.starts()
-        done = Written(self._manifest(note, size, kept))
+        done = Written(self._manifest(note, size, kept, gone))
         for leaf, segment in enumerate(self._main.segments[:size]):
             if leaf in kept:
                 continue
-            found = await self._keep(leaf, segment, starts, done)
+            found = await self._keep(leaf, segment, starts, done, known=leaf in gone)
+            if found is None and segment in done.gone[-1:]:
+                gone.add(leaf)
             if found is not None:
                 kept[leaf] = found
                 if (done.added + done.adopted) % LISTED_AT_ONCE == 0:
-                    await self._list(self._manifest(note, size, kept))
-        done.manifest = self._manifest(note, size, kept)
+                    await self._list(self._manifest(note, size, kept, gone))
+        done.manifest = self._manifest(note, size, kept, gone)
         if done.manifest != before:
             await self._list(done.manifest)
         return done
@@ -100,26 +104,27 @@ class ArchiveWriter:
                 return note.to_bytes().decode(), size
         raise ArchiveError("archive_unavailable", "nothing is sealed yet: `kvledger audit checkpoint` does")
 
-    def _manifest(self, note: str, size: int, kept: Mapping[int, SegmentKept]) -> Manifest:
+    def _manifest(self, note: str, size: int, kept: Mapping[int, SegmentKept], gone: set[int]) -> Manifest:
         return Manifest(
             log=self._archive.log,
             note=note,
             segments=tuple(self._main.segments[:size]),
             kept=tuple(one for _, one in sorted(kept.items())),
+            gone=tuple(sorted(gone - kept.keys())),
         )
 
     async def _list(self, manifest: Manifest) -> None:
         await asyncio.to_thread(self._archive.write_manifest, manifest)
 
     async def _keep(
-        self, leaf: int, segment: Segment, starts: Mapping[Partition, int], done: Written
+        self, leaf: int, segment: Segment, starts: Mapping[Partition, int], done: Written, *, known: bool
     ) -> SegmentKept | None:
         with tempfile.TemporaryFile() as spool:
             if await asyncio.to_thread(self._adopt, segment, spool):
                 done.adopted += 1
                 return await asyncio.to_thread(self._write, leaf, segment, spool, raw_is_there=True)
             if segment.first < starts.get((segment.topic, segment.partition), 0):
-                done.gone.append(segment)
+                done.gone += [] if known else [segment]
                 return None
             spool.seek(0)
             spool.truncate()

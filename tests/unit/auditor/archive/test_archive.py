@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from auditor.archive.check import Checked, check_archive
-from auditor.archive.extent import dropped_unarchived, extents, releasable, retention_danger
+from auditor.archive.extent import begun_before, dropped_unarchived, extents, releasable, retention_danger
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive, logs_in
-from auditor.archive.manifest import parse_manifest
+from auditor.archive.manifest import name_of, parse_manifest
 from auditor.archive.raw import MAGIC, is_sealed, read_records, write_record
 from auditor.archive.reader import verified_past
 from auditor.archive.store import FsspecStore
@@ -176,6 +176,8 @@ def test_what_the_log_dropped_or_changed_is_not_archived_and_is_named(tmp_path: 
     done = run(sealed, FsspecStore(str(tmp_path)))
     assert [(one.partition, one.first) for one in done.gone] == [(2, 0)]
     assert dropped_unarchived(done.manifest, asyncio.run(sealed.starts())) == []
+    assert begun_before(done.manifest, done.gone) == []  # the archive began behind it
+    assert run(sealed, FsspecStore(str(tmp_path))).gone == []  # noted once
     changed = made_log()
     raw = changed.log.events[2][0]
     changed.log.events[2][0] = type(raw)(raw.value.replace(b"test", b"tset", 1), raw.signature)
@@ -202,7 +204,8 @@ def test_only_a_run_without_a_hole_is_released_or_read_before_the_log(tmp_path: 
     assert [len(past.runs[p]) for p in sorted(gone)] == [0 if p == partition else 2 for p in sorted(gone)]
     assert len(past.begins) == 1
     where = ("kv.events", partition)
-    assert dropped_unarchived(holed, starts | {where: ends[where]})
+    (lost,) = dropped_unarchived(holed, starts | {where: ends[where]})
+    assert begun_before(holed, [lost]) == [name_of(lost)]
     (extent,) = [one for one in extents(holed, starts, ends) if (one.topic, one.partition) == where]
     assert extent.unarchived == ends[where] - done.manifest.segments[leaf].first
     hour = 3_600_000
