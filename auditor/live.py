@@ -189,12 +189,14 @@ class LiveAudit:
 
     async def _round(self, numbers: Sequence[int]) -> None:
         """Moves the frontier to the log's end. Domains that appeared in a scope make it start over."""
-        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+        partitions = self.registry.partitions or DEFAULT_PARTITIONS
+        starts = await self.log.open_events(partitions)
         ends = await self.log.events.ends()
         control_end = await self.log.read_control(self._take_control)
         stale = any(one.domains() != one.scope_domains for one in self.evidence.values())
         if stale and self.resumed:
             await self._from_the_start()
+            starts = await self.log.open_events(partitions)
         if stale or not self.evidence:
             self.log.events.rewind()
             if self.watch is not None:
