@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Mapping
@@ -27,22 +26,24 @@ class FileSpill:
 
     def append(self, chunk: bytes) -> int:
         at, self.size = self.size, self.size + len(chunk)
-        os.pwrite(self._file.fileno(), chunk, at)
+        self._file.seek(at)
+        self._file.write(chunk)
         return at
 
     def read(self, at: int, size: int) -> bytes:
-        return os.pread(self._file.fileno(), size, at)
+        self._file.seek(at)
+        return self._file.read(size)
 
     def cut(self, size: int) -> bool:
         """Forgets all behind `size`; False if there isn't as much."""
-        there = os.fstat(self._file.fileno()).st_size
-        if there < size:
+        if self._file.seek(0, os.SEEK_END) < size:
             return False
-        os.ftruncate(self._file.fileno(), size)
+        self._file.truncate(size)
         self.size = size
         return True
 
     def sync(self) -> None:
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -61,7 +62,7 @@ class AuditStates:
     def new_seen(self, number: int) -> SeenHashes:
         """For a stream of a request's evidence."""
         if number not in self._spills:
-            self._spills[number] = FileSpill(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `close`
+            self._spills[number] = FileSpill(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115 - closed by `close`
         return SeenHashes(self._spills[number])
 
     def load(self, number: int, main: MainLog, alias_keys: Mapping[str, bytes]) -> tuple[Resumed | None, str]:
@@ -144,8 +145,10 @@ class AuditStates:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (ImportError, OSError):  # taken, or a system that can't say
             file.close()
             return None
         self._spills[number] = FileSpill(file)

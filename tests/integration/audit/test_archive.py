@@ -8,8 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from events.ids import Role
+from events.kafka.connection import KafkaConnection
+from events.kafka.topic_admin import drop_records
+from events.topic import EVENTS, TopicNames
 from kvledger.archiving import archive_log
 from kvledger.command.archive import archive as archive_command
 from kvledger.command.audit import audit_requests
@@ -91,13 +96,47 @@ async def test_a_log_that_kafka_has_dropped_is_proven_from_its_archive(
     assert checked.returncode == 0, checked.stderr
 
 
+async def test_retention_that_runs_ahead_of_the_archive_is_an_error(published: Published) -> None:
+    await deleted(published)
+    settings = Settings(home=published.home, kafka=published.kafka, topic_prefix=published.prefix)
+    connection = KafkaConnection(published.kafka, TopicNames(published.prefix))
+    place = str(published.home.parent / "archive")
+    await archive_log(settings, place, write=True, release=False, keep_days=0)
+    first = published.log.hooks[0]
+    first.store("umbrella", 9)
+    await published.publish()
+    make(published)
+    await drop_records(connection, EVENTS, {first.partition: len(published.log.events[first.partition])})
+    code, state, err = archive(published)
+    assert (code, len(list(state["lost"]))) == (1, 1)  # type: ignore[call-overload]
+    assert "retention_ahead_of_archive" in err
+    assert "was dropped before it was archived" in err
+    again = await archive_log(settings, place, write=True, release=False, keep_days=0)
+    assert (again.lost, again.dangers) == ([], [])
+    first.store("umbrella", 10)
+    await published.publish()
+    await keep_only(published, 1 << 30)
+    code, state, err = archive(published, "--status")
+    assert (code, state["lost"]) == (1, [])
+    assert "retention of 1073741824 bytes" in err
+
+
+async def keep_only(published: Published, size: int) -> None:
+    """Gives kv.events a retention by size, as an operator might."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=published.kafka)
+    await admin.start()
+    try:
+        name = TopicNames(published.prefix).of(EVENTS)
+        await admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name, {"retention.bytes": str(size)})]
+        )
+    finally:
+        await admin.close()
+
+
 async def test_half_of_a_log_dropped_says_so_and_is_proven_with_the_archive(
     published: Published, tmp_path: Path
 ) -> None:
-    from events.kafka.connection import KafkaConnection
-    from events.kafka.topic_admin import drop_records
-    from events.topic import EVENTS, TopicNames
-
     request = await deleted(published)
     place = str(tmp_path / "archive")
     assert archive(published)[0] == 0
