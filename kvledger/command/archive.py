@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from auditor.archive.failure import ArchiveError
     from kvledger.archiving import ArchiveState
 
-KEEP_DAYS = 14.0
+KEEP_DAYS, MOST_DAYS = 14.0, 36_500.0
 SHOWN = 20
 
 
@@ -31,7 +31,7 @@ def archive(
         ),
     ] = False,
     keep_days: Annotated[
-        float, typer.Option(min=0, help="days that records stay in kv.events whether archived or not")
+        float, typer.Option(help="days that records stay in kv.events whether archived or not")
     ] = KEEP_DAYS,
     check: Annotated[
         bool, typer.Option("--check", help="check the archive by itself, without the log; needs --key")
@@ -65,6 +65,8 @@ def archive(
         raise _usage("--check goes with neither --status nor --release")
     if check != (key is not None) or (log is not None and not check):
         raise _usage("--check needs --key, and --key and --log go with --check alone")
+    if not 0 <= keep_days <= MOST_DAYS:
+        raise _usage(f"--keep-days takes 0 to {MOST_DAYS:.0f}")
     if status and release:
         raise _usage("--status writes nothing, --release does")
     try:
