@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, Protocol, cast
 from auditor.archive.failure import ArchiveError
 
 CHUNK_BYTES = 1 << 20
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+"""Protocols of fsspec under which folders need not be made; making one would make a bucket that doesn't exist."""
 
 
 class Store(Protocol):
@@ -45,6 +47,8 @@ class FsspecStore:
             raise ArchiveError("archive_unavailable", f"{url} can't be opened: {error}") from error
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
+        protocol = self._fs.protocol
+        self._buckets = not BUCKETS.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
 
     def put(self, name: str, content: BinaryIO) -> None:
         path = f"{self._root}/{name}"
@@ -52,7 +56,8 @@ class FsspecStore:
             if self._local:
                 _put_local(Path(path), content)
                 return
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            if not self._buckets:
+                self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             with self._fs.open(path, "wb") as file:
                 while chunk := content.read(CHUNK_BYTES):
                     file.write(chunk)
