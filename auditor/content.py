@@ -175,21 +175,18 @@ class Content:
                 if profile is None:
                     known = False
                     continue
-                inside = [
-                    (b, p) for b, p in zip(run.ids, run.parents, strict=True) if mark.low <= b <= mark.high
-                ]
-                for block, parent in inside:
-                    listed[alias, block] = HeldCopy(
-                        parent,
-                        profile,
-                        run.profile,
-                        run.state,
-                        run.lineage,
-                        run.admitted_after,
-                        seq,
-                        installed,
-                        run.transfer,
-                    )
+                inside = tuple(block for block in run.ids if mark.low <= block <= mark.high)
+                like = HeldCopy(
+                    profile,
+                    run.profile,
+                    run.state,
+                    run.lineage,
+                    run.admitted_after,
+                    seq,
+                    installed,
+                    run.transfer,
+                )
+                listed.update(((alias, block), like) for block in inside)
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
                     self.transfers.setdefault(
@@ -197,9 +194,7 @@ class Content:
                     )
                 if run.state is CopyState.PENDING:
                     continue
-                landed.append(
-                    Landing("snapshot_part", place, tuple(block for block, _ in inside), run.admitted_after)
-                )
+                landed.append(Landing("snapshot_part", place, inside, run.admitted_after))
         return listed, known
 
     def _land(
@@ -215,9 +210,9 @@ class Content:
     ) -> None:
         profile = self.profiles.get((place.alias, event.profile))
         like = HeldCopy(
-            b"", profile, event.profile, state, lineage, event.admitted_after, seq, installed, transfer
+            profile, event.profile, state, lineage, event.admitted_after, seq, installed, transfer
         )
-        self.tables.chain(place, event.ids, event.parent, like)
+        self.tables.put(place, event.ids, like)
         landed.append(Landing(event.type, place, event.ids, event.admitted_after))
 
     def _declared(self, place: Place, number: int | None = None) -> bool:

@@ -16,6 +16,7 @@ from auditor.lineage import Ancestry
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place
+from auditor.seen import NewSeen, SeenHashes
 from events.chain import alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -32,6 +33,18 @@ from events.model.part import (
 )
 from events.scope import covers_domain, is_whole_domain
 from events.signing import Verify
+
+_STATE = (
+    "streams",
+    "strangers",
+    "unplaced",
+    "partition_starts",
+    "lineages",
+    "scope_domains",
+    "_discharged",
+)
+MOST_UNPLACED = 10_000
+"""Streams whose unreadable records came before anybody had registered them: so many are remembered."""
 
 
 class Age(StrEnum):
@@ -140,18 +153,30 @@ class Evidence:
         registry: ControlFold,
         alias_keys: Mapping[str, bytes],
         verify: Verify,
+        *,
+        new_seen: NewSeen = SeenHashes,
     ) -> None:
         self.request = request
         self.registry = registry
         self.alias_keys = dict(alias_keys)
         self.streams: dict[StreamKey, StreamCase] = {}
         self.strangers: dict[StreamKey, int] = {}
-        self.unreadable: list[UnreadableRecord] = []
+        self.unplaced: set[StreamKey] = set()
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
         self.scope_domains = self.domains()
         self._verify = verify
+        self._new_seen = new_seen
         self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+
+    def state(self) -> dict[str, object]:
+        """What has been gathered so far, for `resume`."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def resume(self, state: Mapping[str, object]) -> None:
+        """Goes on where another evidence of the same request, registry and keys stood."""
+        for name in _STATE:
+            setattr(self, name, state[name])
 
     @property
     def everywhere(self) -> bool:
@@ -185,18 +210,18 @@ class Evidence:
     def feed(self, record: StreamRecord | UnreadableRecord) -> None:
         """Takes one record of `kv.events` in. Records in a partition that isn't the stream's don't count."""
         if record.stream is None:
-            self.unreadable.append(record)
             return
         epoch = self.registry.epochs.get(record.stream)
         if epoch is None:
             if isinstance(record, StreamRecord):
                 self.note_stranger(record.stream, record.offset)
+            elif len(self.unplaced) < MOST_UNPLACED:
+                self.unplaced.add(record.stream)
             return
         if record.partition != epoch.body.partition:
             return
         case = self._case(epoch)
         if isinstance(record, UnreadableRecord):
-            self.unreadable.append(record)
             case.fold.apply_unreadable(record.seq or 0, record.reason)
         else:
             self._apply(case, record)
@@ -226,7 +251,7 @@ class Evidence:
         case = self.streams.get(epoch.stream)
         if case is None:
             body = epoch.body
-            fold = StreamFold(epoch.stream, epoch.epoch_no)
+            fold = StreamFold(epoch.stream, epoch.epoch_no, seen=self._new_seen())
             case = StreamCase(epoch, fold, self.aliases(body.worker, body.rank, epoch.epoch_no))
             self._inherit(case)
             self.streams[epoch.stream] = case

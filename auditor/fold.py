@@ -13,6 +13,7 @@ from auditor.content import Content, Landing, OpenTransfer
 from auditor.legality import illegal
 from auditor.record import StreamRecord
 from auditor.residency import HolderView, Place, Tables
+from auditor.seen import SeenHashes
 from auditor.snapshot import SnapshotWork
 from events.ids import Inventory, StreamKey, StreamStatus
 from events.model.part import (
@@ -58,7 +59,7 @@ class StreamFold:
     next_seq: int = 0
     prev: bytes = b""
     first_prev: bytes = b""
-    seen: dict[int, bytes] = field(default_factory=dict)
+    seen: SeenHashes = field(default_factory=SeenHashes)
     status: StreamStatus = StreamStatus.UNOPENED
     sticky: bool = False
     torn: bool = False
@@ -115,7 +116,7 @@ class StreamFold:
         if header.seq == 0:
             self.first_prev = header.prev
         self.next_seq, self.prev = header.seq + 1, record.header_sha256
-        self.seen[header.seq] = record.header_sha256
+        self.seen.add(header.seq, record.header_sha256)
         return None if broken or why else self._events(record)
 
     def apply_unreadable(self, seq: int, reason: str) -> None:

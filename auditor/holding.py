@@ -44,7 +44,7 @@ def _no_base(
         detail = f"record {fault.seq}: {fault.detail}"
         found.add("P3", VerdictReason.UNPARSEABLE_RECORD, subject, detail, waits=one.live)
     elif fault is not None and fault.kind == "gap":
-        first = min(case.fold.seen, default=0)
+        first = case.fold.seen.first or 0
         cut = first > 0 and evidence.partition_starts.get(one.epoch.body.partition, 0) > 0
         reason = VerdictReason.RETENTION_TRUNCATED if cut else VerdictReason.SEQ_GAP
         found.add("P3", reason, subject, f"record {fault.seq}: {fault.detail}", waits=one.live)

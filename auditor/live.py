@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
+from auditor.fold_state import Resumed
 from auditor.log import AuditedLog, frontier
 from auditor.record import read_record
 from auditor.registry import ControlFold, RequestRead
+from auditor.seen import SeenHashes
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
 from auditor.verdict import judge, wants_nonce
 from events.errors import KvledgerError
@@ -29,6 +32,12 @@ NAMED_REQUESTS = 10
 """Known requests that the answer to an unknown one names."""
 
 
+def _reaches(starts: Mapping[int, int], resumed: Resumed) -> bool:
+    """Whether the log still holds everything from the state's position on."""
+    ends = resumed.head.ends
+    return all(start <= ends.get(partition, 0) for partition, start in starts.items())
+
+
 class UnknownRequestError(KvledgerError):
     """No obeyed deletion request has this number; the caller looks at `kvledger delete`'s answer."""
 
@@ -41,7 +50,8 @@ class UnknownRequestError(KvledgerError):
 
 
 class LiveAudit:
-    """`monotonic_s` only bounds the waiting; no verdict rests on it. `keys`: domain -> alias key."""
+    """`monotonic_s` only bounds the waiting; no verdict rests on it. `keys`: domain -> alias key. `new_seen` makes,
+    for a request's evidence, what a stream's header hashes are kept in."""
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class LiveAudit:
         *,
         monotonic_s: Callable[[], float],
         poll_s: float = 0.2,
+        new_seen: Callable[[int], SeenHashes] = lambda _: SeenHashes(),
     ) -> None:
         self.log = log
         self.registry = ControlFold(verify)
@@ -60,8 +71,14 @@ class LiveAudit:
         self.ends: dict[int, int] = {}
         self.starts: dict[Partition, int] = {}
         self.watch: LogWatch | None = None
+        self.last: dict[int, tuple[int, bytes]] = {}
+        self.resumed: Mapping[int, Resumed] = {}
         self._sealed: Sequence[Segment] | None = None
-        self._keys = dict(keys)
+        self._from: dict[int, dict[int, int]] = {}
+        self._begin: dict[int, int] = {}
+        self._expected: dict[int, tuple[int, bytes]] = {}
+        self._new_seen = new_seen
+        self.keys = dict(keys)
         self._verify = verify
         self._monotonic_s = monotonic_s
         self._poll_s = poll_s
@@ -108,48 +125,98 @@ class LiveAudit:
         sealed, self.watch = self._sealed, None
         self.registry = ControlFold(self._verify)
         self.control, self.frontier, self.evidence, self.ends = [], (), {}, {}
+        self.resumed, self.last = {}, {}
+        self._from, self._begin, self._expected = {}, {}, {}
         await self.open()
         self._must_know(numbers)
         if sealed is not None:
             await self.attach(sealed)
 
-    async def attach(self, sealed: Sequence[Segment]) -> None:
-        """Compares everything that is read from now on, from the log's start, with these segments. Raises
-        LogUnavailableError."""
-        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+    async def attach(self, sealed: Sequence[Segment], resumed: Mapping[int, Resumed] | None = None) -> None:
+        """Compares everything that is read from now on with these segments. It is read from the log's start, or
+        where all requests that `run` will be asked for have been `resumed`, from there on: what lies before was
+        compared when that state was made. Raises LogUnavailableError."""
+        partitions = self.registry.partitions or DEFAULT_PARTITIONS
+        starts = await self.log.open_events(partitions)
+        reaches = bool(resumed) and all(_reaches(starts, one) for one in (resumed or {}).values())
+        if not reaches:
+            await self.log.events.whole()
+            starts = await self.log.open_events(partitions)
         self.starts = {(EVENTS.name, partition): start for partition, start in starts.items()}
         self.starts[CONTROL.name, 0] = self.registry.start or 0
-        self.watch, self._sealed = LogWatch(sealed, self.starts), sealed
+        self._sealed, self.evidence, self.resumed = sealed, {}, {}
+        self.last, self._from, self._begin, self._expected = {}, {}, {}, {}
+        if reaches and resumed is not None:
+            self._resume(starts, resumed)
+        self.watch = LogWatch(sealed, self.starts | {(EVENTS.name, p): at for p, at in self._begin.items()})
         for record in self.control:
             self._watch(CONTROL.name, record)
-        self.evidence = {}
+
+    def _resume(self, starts: Mapping[int, int], resumed: Mapping[int, Resumed]) -> None:
+        self.resumed = resumed
+        self.evidence = {number: one.evidence for number, one in resumed.items()}
+        self._from = {n: {p: one.head.ends.get(p, 0) for p in starts} for n, one in resumed.items()}
+        self._begin = {p: min(one[p] for one in self._from.values()) for p in starts}
+        for one in resumed.values():
+            for told in one.head.partitions:
+                if (
+                    told.end == self._begin[told.partition]
+                    and told.offset is not None
+                    and told.leaf is not None
+                ):
+                    self._expected[told.partition] = told.offset, told.leaf
+        self.last = dict(self._expected)
+        # The last record that was folded is read again, to see that it is still there.
+        skip = {p: self._expected[p][0] if p in self._expected else at for p, at in self._begin.items()}
+        self.log.events.skip_to(skip)
+
+    async def _from_the_start(self) -> None:
+        """What was resumed doesn't fit the log: nothing of it counts."""
+        assert self._sealed is not None, "only an attached audit resumes"
+        await self.attach(self._sealed)
 
     def settle(self) -> Settled:
         """How the log fits the segments, as of the last round's frontier."""
         assert self.watch is not None, "attach first"
         return self.watch.settle({(one.topic, one.partition): one.offset for one in self.frontier})
 
-    def _watch(self, topic: str, record: RawRecord) -> None:
+    def _watch(self, topic: str, record: RawRecord) -> bytes:
+        """The record's leaf hash; where segments are attached it is compared with theirs."""
+        leaf = raw_leaf(record.offset, record.value, record.signature)
         if self.watch is not None:
-            leaf = raw_leaf(record.offset, record.value, record.signature)
             self.watch.take((topic, record.partition), record.offset, leaf)
+        return leaf
 
     async def _round(self, numbers: Sequence[int]) -> None:
         """Moves the frontier to the log's end. Domains that appeared in a scope make it start over."""
-        starts = await self.log.open_events(self.registry.partitions or DEFAULT_PARTITIONS)
+        partitions = self.registry.partitions or DEFAULT_PARTITIONS
+        starts = await self.log.open_events(partitions)
         ends = await self.log.events.ends()
         control_end = await self.log.read_control(self._take_control)
         stale = any(one.domains() != one.scope_domains for one in self.evidence.values())
+        if stale and self.resumed:
+            await self._from_the_start()
+            starts = await self.log.open_events(partitions)
         if stale or not self.evidence:
             self.log.events.rewind()
             if self.watch is not None:
                 self.watch.forget(EVENTS.name)
             self.evidence = {n: self._fresh(n, starts) for n in numbers}
         await self.log.events.read_to(ends, self._take_event)
+        if self._expected:
+            await self._from_the_start()
+            await self._round(numbers)
+            return
         self.ends, self.frontier = ends, frontier(control_end, ends)
 
     def _fresh(self, number: int, starts: dict[int, int]) -> Evidence:
-        evidence = Evidence(self.registry.requests[number], self.registry, self._keys, self._verify)
+        evidence = Evidence(
+            self.registry.requests[number],
+            self.registry,
+            self.keys,
+            self._verify,
+            new_seen=partial(self._new_seen, number),
+        )
         evidence.partition_starts = starts
         return evidence
 
@@ -159,11 +226,17 @@ class LiveAudit:
             self._watch(CONTROL.name, record)
 
     def _take_event(self, record: RawRecord) -> None:
-        self._watch(EVENTS.name, record)
-        for evidence in self.evidence.values():
-            evidence.feed(
-                read_record(record.partition, record.offset, record.value, record.signature, evidence.wanted)
-            )
+        partition, offset = record.partition, record.offset
+        if offset < self._begin.get(partition, 0):
+            leaf = raw_leaf(offset, record.value, record.signature)
+            if self._expected.get(partition) == (offset, leaf):
+                del self._expected[partition]
+            return
+        self.last[partition] = offset, self._watch(EVENTS.name, record)
+        for number, evidence in self.evidence.items():
+            if self._from and offset < self._from[number][partition]:
+                continue
+            evidence.feed(read_record(partition, offset, record.value, record.signature, evidence.wanted))
 
     async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
         """Reads kv.events once more up to the frontier of the last round, for a bundle. Raises

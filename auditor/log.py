@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -46,7 +46,7 @@ class PartitionReader:
             auto_offset_reset="none",
             isolation_level="read_uncommitted",
             fetch_max_wait_ms=50,
-            max_partition_fetch_bytes=8 * MAX_RECORD_BYTES,
+            max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
             request_timeout_ms=10_000,
         )
         try:
@@ -63,6 +63,9 @@ class PartitionReader:
         """The next `read_to` begins there, or at the log's start where that lies behind."""
         for where in self._partitions():
             self._consumer.seek(where, max(self.starts[where.partition], offsets.get(where.partition, 0)))
+
+    async def whole(self) -> None:
+        """Nothing of the log was left out."""
 
     def rewind(self) -> None:
         """The next `read_to` begins at the log's start again."""
@@ -130,16 +133,48 @@ class PartitionReader:
         return LogUnavailableError(f"{self.topic} at {self.connection.bootstrap} {what}")
 
 
+class EventsReader(Protocol):
+    """kv.events for an audit: a `PartitionReader`, or one with an archive before it."""
+
+    @property
+    def starts(self) -> dict[int, int]: ...
+
+    async def start(self, partitions: int) -> None: ...
+
+    async def whole(self) -> None:
+        """`starts` are those of everything there is from now on, although the reader was told that less is wanted."""
+
+    def skip_to(self, offsets: dict[int, int]) -> None: ...
+
+    def rewind(self) -> None: ...
+
+    async def ends(self) -> dict[int, int]: ...
+
+    async def read_to(self, ends: dict[int, int], take: Take) -> None: ...
+
+    async def stands(self) -> bool: ...
+
+    async def stop(self) -> None: ...
+
+
 class AuditedLog:
     """Both topics of one log. A round first asks where kv.events ends and then where kv.control ends, so that
-    no stream's record is ever ahead of the control log that it names."""
+    no stream's record is ever ahead of the control log that it names. `before` puts another reader of kv.events in
+    the place of the one it is given."""
 
-    def __init__(self, connection: KafkaConnection, *, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        timeout_s: float = 20.0,
+        before: Callable[[PartitionReader], EventsReader] | None = None,
+    ) -> None:
         self._looking = KafkaPartitionLog(connection, timeout_s)
         self.control = PartitionReader(
             connection, connection.topic(CONTROL), timeout_s, looking=self._looking
         )
-        self.events = PartitionReader(connection, connection.topic(EVENTS), timeout_s, looking=self._looking)
+        events = PartitionReader(connection, connection.topic(EVENTS), timeout_s, looking=self._looking)
+        self.events: EventsReader = events if before is None else before(events)
         self._open = False
 
     async def start(self) -> None:

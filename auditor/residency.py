@@ -5,12 +5,12 @@ A duplicate, however fresh, never makes a resident copy younger; only its remova
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from events.chain import MODULUS
-from events.ids import ROOT_PARENT, CopyState, Inventory, Lineage, Tier
+from events.ids import CopyState, Inventory, Lineage, Tier
 
 
 class Place(NamedTuple):
@@ -21,13 +21,13 @@ class Place(NamedTuple):
     alias: bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """`provenance` None is unknown; `doubted` says that a younger one than was known before is claimed, by
-    somebody who could not have watched the copy all the time. `seq` and `installed` are of the record that
-    stored it first: its number, and the newest order the hook had installed then."""
+    """What is known of a copy; one object stands for all that an event brought in. `provenance` None is unknown;
+    `doubted` says that a younger one than was known before is claimed, by somebody who could not have watched the
+    copy all the time. `seq` and `installed` are of the record that stored it first: its number, and the newest order
+    the hook had installed then."""
 
-    parent: bytes
     profile: str | None
     number: int
     state: CopyState
@@ -37,6 +37,36 @@ class HeldCopy:
     installed: int
     transfer: str | None = None
     doubted: bool = False
+
+
+def _merged(have: HeldCopy, copy: HeldCopy) -> HeldCopy:
+    """A resident copy, after a duplicate of it was told of."""
+    state = CopyState.COMMITTED if copy.state is CopyState.COMMITTED else have.state
+    provenance = oldest(have.provenance, copy.provenance)
+    doubted = have.doubted or copy.doubted
+    if (state, provenance, doubted) == (have.state, have.provenance, have.doubted):
+        return have
+    return replace(have, state=state, provenance=provenance, doubted=doubted)
+
+
+def _listed(have: HeldCopy, copy: HeldCopy, *, unwatched: bool, doubtful: bool) -> HeldCopy:
+    """A resident copy that a snapshot lists: see `Tables.replace_range`."""
+    state = copy.state
+    if doubtful and (have.state, state) == (CopyState.UNCERTAIN, CopyState.COMMITTED):
+        state = CopyState.UNCERTAIN
+    age = oldest(have.provenance, copy.provenance)
+    doubted = have.doubted or (unwatched and age != copy.provenance)
+    if unwatched:
+        return replace(copy, state=state, doubted=doubted, provenance=age)
+    return replace(
+        copy,
+        state=state,
+        doubted=doubted,
+        provenance=age,
+        seq=have.seq,
+        installed=have.installed,
+        lineage=have.lineage,
+    )
 
 
 def oldest(left: int | None, right: int | None) -> int | None:
@@ -76,40 +106,41 @@ class Tables:
     shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
     unverified: dict[Place, set[bytes]] = field(default_factory=dict)
 
-    def put(self, place: Place, block: bytes, copy: HeldCopy) -> None:
-        """Stores a copy, or merges it into the resident one."""
-        past = self.shadow.get(place, {})
-        if (
+    def put(self, place: Place, ids: Sequence[bytes], copy: HeldCopy) -> None:
+        """Stores the same of each block, or merges it into the resident copy."""
+        table = self.places.setdefault(place, {})
+        past, unverified = self.shadow.get(place), self.unverified.get(place)
+        if not past and not unverified and table.keys().isdisjoint(ids):
+            table.update(dict.fromkeys(ids, copy))
+            return
+        for block in ids:
+            self._put(table, past or {}, unverified or frozenset(), block, copy)
+
+    @staticmethod
+    def _put(
+        table: dict[bytes, HeldCopy],
+        past: Mapping[bytes, int | None],
+        unverified: Container[bytes],
+        block: bytes,
+        copy: HeldCopy,
+    ) -> None:
+        younger = (
             block in past
             and copy.provenance is not None
-            and oldest(past[block], copy.provenance) != (copy.provenance)
-        ):
-            copy.doubted = True
-        if block in self.unverified.get(place, ()):
-            copy.doubted = True
-        table = self.places.setdefault(place, {})
+            and oldest(past[block], copy.provenance) != copy.provenance
+        )
+        if not copy.doubted and (younger or block in unverified):
+            copy = replace(copy, doubted=True)
         have = table.get(block)
-        if have is None:
-            table[block] = copy
-            return
-        if CopyState.COMMITTED in (have.state, copy.state):
-            have.state = CopyState.COMMITTED
-        have.provenance = oldest(have.provenance, copy.provenance)
-        have.doubted = have.doubted or copy.doubted
-
-    def chain(self, place: Place, ids: Sequence[bytes], parent: bytes | None, like: HeldCopy) -> None:
-        """Stores ids that continue each other from `parent` (None: the profile's root)."""
-        before = ROOT_PARENT if parent is None else parent
-        for block in ids:
-            self.put(place, block, replace(like, parent=before))
-            before = block
+        table[block] = copy if have is None else _merged(have, copy)
 
     def drop(self, place: Place, ids: Iterable[bytes]) -> None:
         """Ends copies; what isn't resident is a no-op."""
-        table, past = self.places.get(place, {}), self.shadow.get(place, {})
+        table, past = self.places.get(place, {}), self.shadow.get(place)
         for block in ids:
             table.pop(block, None)
-            past.pop(block, None)
+            if past:
+                past.pop(block, None)
 
     def empty_holder(self, holder: str) -> None:
         for tables in (self.places, self.shadow, self.unverified):
@@ -119,9 +150,14 @@ class Tables:
 
     def restate(self, place: Place, ids: Iterable[bytes], state: CopyState) -> None:
         table = self.places.get(place, {})
+        like: tuple[HeldCopy, HeldCopy] | None = None
         for block in ids:
-            if block in table:
-                table[block].state = state
+            have = table.get(block)
+            if have is None or have.state is state:
+                continue
+            if like is None or like[0] is not have:
+                like = have, replace(have, state=state)
+            table[block] = like[1]
 
     def move(self, source: Place, target: Place, ids: Iterable[bytes]) -> None:
         """Moves resident copies with all their attributes."""
@@ -129,7 +165,7 @@ class Tables:
         moved = [(block, table[block]) for block in ids if block in table]
         self.drop(source, [block for block, _ in moved])
         for block, copy in moved:
-            self.put(target, block, copy)
+            self.put(target, (block,), copy)
 
     def replace_range(
         self,
@@ -155,18 +191,16 @@ class Tables:
             if place[:2] == (holder, group):
                 for block in [b for b in table if low <= b <= high]:
                     before[place.alias, block] = table.pop(block)
-        for (alias, block), copy in listed.items():
+        unwatched, known = torn or partial, dict[tuple[int, int], HeldCopy]()
+        for (alias, block), said in listed.items():
             have = before.get((alias, block))
-            if have is not None:
-                if doubtful and (have.state, copy.state) == (CopyState.UNCERTAIN, CopyState.COMMITTED):
-                    copy.state = CopyState.UNCERTAIN
-                age = oldest(have.provenance, copy.provenance)
-                unwatched = torn or partial
-                copy.doubted = have.doubted or (unwatched and age != copy.provenance)
-                copy.provenance = age
-                if not unwatched:
-                    copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
-            self.put(Place(holder, group, alias), block, copy)
+            if have is None:
+                self.put(Place(holder, group, alias), (block,), said)
+                continue
+            pair = id(have), id(said)  # few pairs differ: what came together shares one object
+            if pair not in known:
+                known[pair] = _listed(have, said, unwatched=unwatched, doubtful=doubtful)
+            self.put(Place(holder, group, alias), (block,), known[pair])
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):
                 for block in [b for b in past if low <= b <= high]:

@@ -53,7 +53,7 @@ class PartitionWatch:
     """Follows one partition whose oldest record has offset `start`: compares every segment that was sealed, and
     seals what lies behind them.
 
-    `take` its records in offset order, then `settle` once. Memory is log2 of a segment, for each segment.
+    `take` its records in offset order, then `settle` once. Memory is log2 of one segment, and a number for each.
     """
 
     def __init__(self, where: Partition, sealed: Sequence[Segment], start: int) -> None:
@@ -61,7 +61,8 @@ class PartitionWatch:
         self._sealed = sealed
         self._start = start
         self._next = 0
-        self._read: dict[int, Tree] = {}
+        self._tree = Tree()
+        self._held: set[int] = set()
         self._covered = sealed[-1].next if sealed else start
         self._new: list[Segment] = []
         self._open = _Open(max(self._covered, start))
@@ -74,13 +75,15 @@ class PartitionWatch:
                 self._close(offset + 1)
             return
         while self._sealed[self._next].next <= offset:
-            self._next += 1
+            self._compare()
         if offset >= self._sealed[self._next].first:
-            self._read.setdefault(self._next, Tree()).append(leaf)
+            self._tree.append(leaf)
 
     def settle(self, end: int) -> Settled:
         """What came of it, for a partition that was read up to `end`."""
         found, start = Settled(), self._start
+        while self._next < len(self._sealed):
+            self._compare()
         topic, partition = self._where
         name = f"{topic}/{partition}"
         reached = start
@@ -97,13 +100,19 @@ class PartitionWatch:
                         f"{name} from {start} to {segment.next}: its segment's start is gone"
                     )
                 continue
-            tree = self._read.get(index, _NOTHING)
-            if (tree.size, tree.root()) != (segment.records, segment.root):
+            if index not in self._held:
                 found.problems.append(f"{name} from {segment.first} to {segment.next} is not what was sealed")
         if end > self._open.first:
             self._close(end)
         found.new = self._new
         return found
+
+    def _compare(self) -> None:
+        """The next sealed segment was read: notes whether it is the one."""
+        segment, tree = self._sealed[self._next], self._tree
+        if (tree.size, tree.root()) == (segment.records, segment.root):
+            self._held.add(self._next)
+        self._next, self._tree = self._next + 1, Tree()
 
     def _close(self, end: int) -> None:
         topic, partition = self._where
@@ -119,9 +128,6 @@ class PartitionWatch:
             )
         )
         self._open = _Open(end)
-
-
-_NOTHING = Tree()
 
 
 @dataclass(slots=True)

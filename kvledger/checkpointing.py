@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from auditor.anchoring import Anchor, Anchoring, appraise, make_anchor
+from auditor.archive.log_archive import LogArchive
+from auditor.archive.reader import ArchivedReader
+from auditor.archive.store import FsspecStore
 from auditor.checkpoint import NoteKey
 from auditor.finding import Verdict
+from auditor.fold_state import LastRecord, Resumed
 from auditor.live import AppendNonce, LiveAudit
 from auditor.log import AuditedLog
 from auditor.main_log import origin
 from auditor.registry import ControlFold
 from auditor.sealer import Sealer
+from auditor.seen import SpillError
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
 from auditor.verdict import judge
 from events.ids import Role
 from events.kafka.connection import RawRecord
 from events.signing import verify
 from events.topic import CONTROL, EVENTS
+from kvledger.audit_state import AuditStates
 from kvledger.control import connection
 from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import load_signer
@@ -58,35 +65,97 @@ async def sealing(settings: Settings, registry: ControlFold) -> AsyncIterator[Se
 
 
 async def judge_anchored(
-    settings: Settings, audit: LiveAudit, numbers: Sequence[int], wait_s: float, ask: AppendNonce
+    settings: Settings,
+    audit: LiveAudit,
+    numbers: Sequence[int],
+    wait_s: float,
+    ask: AppendNonce,
+    archive: str | None = None,
+    states: AuditStates | None = None,
 ) -> tuple[list[Verdict], Anchor | None, list[str]]:
     """Verdicts on requests as of one frontier, with the log sealed up to it; what a bundle shows of the main log;
-    and what witnesses complained of. Raises what `LiveAudit.run` raises, and LogUnavailableError."""
+    and what witnesses complained of, or where the archive ends. `archive` is the URL of one to read what the log has
+    dropped from; with `states` an audit goes on where an earlier one of the same requests stood. Raises what
+    `LiveAudit.run` raises, LogUnavailableError and ArchiveError."""
     witnesses = load_witnesses(settings.home)
     async with sealing(settings, audit.registry) as sealer:
+        past, store = audit.log.events, None
+        if archive is not None:
+            store = await asyncio.to_thread(FsspecStore, archive)
         settled = Settled()
         for attempt in range(ATTEMPTS):
-            await audit.attach(sealer.main.segments)
-            await audit.run(numbers, 0.0 if attempt else wait_s, ask)
+            try:
+                resumed = _resumed(states, numbers, sealer, audit)
+                if store is not None and isinstance(past, ArchivedReader):
+                    since = {
+                        p: min(one.needs(p) for one in resumed.values())
+                        for p in range(audit.registry.partitions if resumed else 0)
+                    }
+                    past.prepend(LogArchive(store, audit.registry.log), sealer.main, since)
+                await audit.attach(sealer.main.segments, resumed)
+                await audit.run(numbers, 0.0 if attempt else wait_s, ask)
+            except SpillError:
+                if states is None:
+                    raise
+                states.discard(audit.registry.log)
+                await past.whole()
+                await audit.attach(sealer.main.segments)
+                await audit.run(numbers, 0.0, ask)
             settled = audit.settle()
             if await sealer.seal(settled.new):
                 settled.new = []
                 break
-        anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses)
+        damage = past.problems if isinstance(past, ArchivedReader) else []
+        anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses, damage)
+        complaints += past.begins if isinstance(past, ArchivedReader) else []
+        if states is not None and not settled.new and not anchoring.problems:
+            _keep(states, numbers, sealer, audit)
     verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
     return verdicts, anchor, complaints
 
 
+def _resumed(
+    states: AuditStates | None, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit
+) -> dict[int, Resumed]:
+    """The states of all requests; nothing if one has none that fits, for then the log is read whole anyway."""
+    found: dict[int, Resumed] = {}
+    for number in numbers if states is not None else ():
+        assert states is not None
+        one, _ = states.load(number, sealer.main, audit.keys)
+        if one is not None:
+            found[number] = one
+    return found if len(found) == len(set(numbers)) else {}
+
+
+def _keep(states: AuditStates, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit) -> None:
+    """Keeps the evidence if the main log ends where it does: another auditor may have sealed more since."""
+    ends = {p: sealer.main.ends.get((EVENTS.name, p), 0) for p in audit.ends}
+    if ends != audit.ends:
+        return
+    partitions = []
+    for p, end in sorted(audit.ends.items()):
+        offset, leaf = audit.last.get(p, (None, None))
+        partitions.append(LastRecord(partition=p, end=end, offset=offset, leaf=leaf))
+    for number in numbers:
+        states.save(number, audit.evidence[number], partitions, sealer.main)
+
+
 async def _anchor(
-    sealer: Sealer, audit: LiveAudit, settled: Settled, witnesses: Witnesses
+    sealer: Sealer, audit: LiveAudit, settled: Settled, witnesses: Witnesses, damage: Sequence[str]
 ) -> tuple[Anchor | None, Anchoring, list[str]]:
     complaints = await _witnessed(sealer, witnesses)
     head = sealer.main.head()
     if head is None:
         policy = witnesses.policy
-        none = Anchoring(witnesses=len(policy.keys), quorum=policy.quorum, gap="kv.audit takes no checkpoint")
+        none = Anchoring(
+            witnesses=len(policy.keys),
+            quorum=policy.quorum,
+            problems=tuple(damage),
+            gap="kv.audit takes no checkpoint",
+        )
         return None, none, complaints
     anchor = make_anchor(sealer.main, head, witnesses.policy, audit.starts)
+    anchor = replace(anchor, said=(*anchor.said, *damage))
     return anchor, appraise(anchor, settled), complaints
 
 

@@ -52,6 +52,8 @@ _EPILOG = (
 # Which extra brings an import that is missing; the first extra that has it.
 _EXTRAS = {
     "aiokafka": "router",
+    "fsspec": "archive",
+    "pyarrow": "archive",
     "httpx": "router",
     "msgspec": "hook",
     "zmq": "hook",

@@ -53,7 +53,8 @@ class RawRecord:
 
 
 def raw_record(message: Any, *, timestamp_ms: int | None = None) -> RawRecord:
-    """A client's record as typed values: no value becomes empty bytes, a header without one no signature.
+    """A client's record as typed values: no value becomes empty bytes, a header without one, or an empty one, no
+    signature.
 
     aiokafka gives timestamps in milliseconds; whoever reads through a client that doesn't says it here.
     """
@@ -61,7 +62,7 @@ def raw_record(message: Any, *, timestamp_ms: int | None = None) -> RawRecord:
     headers = message.headers or ()
     for name, value in headers.items() if isinstance(headers, dict) else headers:
         if name == SIGNATURE_HEADER:
-            signature = None if value is None else bytes(value)
+            signature = bytes(value) or None if value is not None else None
     return RawRecord(
         str(message.topic),
         int(message.partition),

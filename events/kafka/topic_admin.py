@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.structs import TopicPartition
 
 from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, LogUnavailableError
 from events.topic import ALL, DEAD, Topic
@@ -19,6 +22,7 @@ _LISTED_POLL_S = 0.05
 CHECKED = (
     "cleanup.policy",
     "retention.ms",
+    "retention.bytes",
     "min.insync.replicas",
     "unclean.leader.election.enable",
     "max.message.bytes",
@@ -124,6 +128,23 @@ class TopicAdmin:
             topic.partitions or self._partitions,
             self._replication,
             topic_configs=config,
+        )
+
+
+async def retention_of(connection: KafkaConnection, topic: Topic) -> tuple[int, int]:
+    """(milliseconds, bytes) that the broker keeps of each partition, -1: without end. Raises LogUnavailableError."""
+    name = connection.topic(topic)
+    async with _Admin(connection) as admin:
+        found = (await _configs(admin, [name]))[name]
+    return int(found.get("retention.ms", -1)), int(found.get("retention.bytes", -1))
+
+
+async def drop_records(connection: KafkaConnection, topic: Topic, upto: Mapping[int, int]) -> None:
+    """Deletes each partition's records below an offset, for good. Raises LogUnavailableError."""
+    name = connection.topic(topic)
+    async with _Admin(connection) as admin:
+        await admin.delete_records(
+            {TopicPartition(name, p): RecordsToDelete(before_offset=at) for p, at in upto.items()}
         )
 
 

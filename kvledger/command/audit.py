@@ -38,6 +38,7 @@ SHOWN_REASONS = 12
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
+    from kvledger.command.archive import archive
     from kvledger.command.checkpoint import checkpoint
 
     group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("verify")(verify)
     group.command("checkpoint")(checkpoint)
+    group.command("archive")(archive)
     app.add_typer(group, name="audit")
 
 
@@ -55,6 +57,13 @@ def run(
     every: Annotated[bool, typer.Option("--all", help="every deletion request of the log")] = False,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait for acks and answers")] = 10.0,
     bundle: Annotated[Path | None, typer.Option(help="write a bundle that others can verify offline")] = None,
+    archive: Annotated[
+        str | None, typer.Option(help="where `audit archive` wrote: read there what Kafka has dropped")
+    ] = None,
+    incremental: Annotated[
+        bool,
+        typer.Option("--incremental", help="read only what is new since the last audit with this option"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Replay the log from Kafka with the auditor's own fold and judge deletion requests.
@@ -65,11 +74,13 @@ def run(
 
     Example: kvledger audit run --request 12 --wait 30 --bundle proof.jsonl
     """
+    if incremental and bundle is not None:
+        raise _usage("--bundle needs the whole log, --incremental reads what is new of it")
     if every and (request is not None or bundle is not None):
         raise _usage("--all goes with neither --request nor --bundle")
     settings = load_settings()
     numbers = None if every else ([] if request is None else [request])
-    verdicts = asyncio.run(audit_requests(settings, numbers, wait_s=wait, bundle=bundle))
+    verdicts = asyncio.run(audit_requests(settings, numbers, wait_s=wait, bundle=bundle, archive=archive))
     if as_json:
         documents = [verdict.model_dump(mode="json") for verdict in verdicts]
         typer.echo(json.dumps({"verdicts": documents} if every else documents[0]))
@@ -138,7 +149,7 @@ def verify(
     from auditor.proof import BundleError
     from auditor.verify import verify_bundle
 
-    public_key = _public_key(key)
+    public_key = public_key_of(key)
     mine = _policy(witness or [], quorum)
     try:
         raw = bundle.read_bytes()
@@ -178,18 +189,28 @@ def verify(
 
 
 async def audit_requests(
-    settings: Settings, numbers: list[int] | None, *, wait_s: float, bundle: Path | None = None
+    settings: Settings,
+    numbers: list[int] | None,
+    *,
+    wait_s: float,
+    bundle: Path | None = None,
+    archive: str | None = None,
+    incremental: bool = False,
 ) -> list[Verdict]:
     """Judges requests (None: all; empty: the newest) and writes verdicts and a checkpoint to kv.audit.
 
-    Raises CommandError if the log is away, has no such request or a key is missing.
+    Raises CommandError if the log or the archive is away, has no such request or a key is missing.
     """
+    from auditor.archive.failure import ArchiveError
     from auditor.live import UnknownRequestError
+    from kvledger.command.archive import refused
     from kvledger.control import or_unavailable
 
     async def work() -> list[Verdict]:
         try:
-            return await _audit(settings, numbers, wait_s, bundle)
+            return await _audit(settings, numbers, wait_s, bundle, archive, incremental=incremental)
+        except ArchiveError as error:
+            raise refused(archive or "", error) from error
         except UnknownRequestError as error:
             raise _usage(str(error)) from error
 
@@ -197,20 +218,29 @@ async def audit_requests(
 
 
 async def _audit(
-    settings: Settings, numbers: list[int] | None, wait_s: float, bundle: Path | None
+    settings: Settings,
+    numbers: list[int] | None,
+    wait_s: float,
+    bundle: Path | None,
+    archive: str | None,
+    *,
+    incremental: bool,
 ) -> list[Verdict]:
+    from auditor.archive.reader import ArchivedReader
     from auditor.live import LiveAudit
     from auditor.log import AuditedLog
     from events.ids import Role
     from events.model.control import AuditNonce
     from events.signing import verify as holds
+    from kvledger.audit_state import AuditStates
     from kvledger.checkpointing import judge_anchored
     from kvledger.control import connection, control_writer
-    from kvledger.keyfile import load_ring
+    from kvledger.keyfile import load_ring, load_signer
 
     keys = {domain: known.alias_key for domain, known in load_ring(settings.home).items()}
-    log = AuditedLog(connection(settings), timeout_s=AUDIT_TIMEOUT_S)
-    audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic)
+    log = AuditedLog(connection(settings), timeout_s=AUDIT_TIMEOUT_S, before=ArchivedReader)
+    states = AuditStates(settings.home, load_signer(settings.home, Role.AUDITOR), keep=incremental)
+    audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic, new_seen=states.new_seen)
     try:
         requests = await audit.open()
         if numbers is None:
@@ -227,7 +257,14 @@ async def _audit(
                 done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
                 return done.offset
 
-            verdicts, anchor, complaints = await judge_anchored(settings, audit, numbers, wait_s, ask)
+            verdicts, anchor, complaints = await judge_anchored(
+                settings, audit, numbers, wait_s, ask, archive, states
+            )
+        if audit.resumed:
+            earlier = "what lies before the newest records was read by an earlier audit of this auditor"
+            verdicts = [
+                one.model_copy(update={"assumptions": (*one.assumptions, earlier)}) for one in verdicts
+            ]
         for complaint in complaints:
             typer.echo(f"kvledger: {complaint}", err=True)
         sha256s = {}
@@ -236,6 +273,7 @@ async def _audit(
         await _publish(settings, audit, verdicts, sha256s)
         return verdicts
     finally:
+        states.close()
         await log.stop()
 
 
@@ -405,7 +443,7 @@ def _policy(keys: list[str], quorum: int | None) -> WitnessPolicy:
         raise _usage(f"--witness, --quorum: {error}") from error
 
 
-def _public_key(text: str) -> bytes:
+def public_key_of(text: str) -> bytes:
     """A public key given as hex or as a file that holds it in hex."""
     path = Path(text)
     if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):

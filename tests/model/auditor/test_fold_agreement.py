@@ -238,16 +238,16 @@ class Both:
         known = tuple(HolderInventory(holder=holder, inventory=Inventory.KNOWN) for holder in HOLDERS)
         self.say(SnapshotEnd(snapshot=name, inventories=known))
 
-    def indexed(self) -> dict[tuple[str, int, bytes, bytes], tuple[CopyState, bytes]]:
+    def indexed(self) -> dict[tuple[str, int, bytes, bytes], CopyState]:
         return {
-            (holder, group, attributes.alias, one): (attributes.state, parent)
+            (holder, group, attributes.alias, one): attributes.state
             for (holder, group), table in self.index.copies.items()
-            for one, (parent, attributes) in table.items()
+            for one, (_, attributes) in table.items()
         }
 
-    def audited(self) -> dict[tuple[str, int, bytes, bytes], tuple[CopyState, bytes]]:
+    def audited(self) -> dict[tuple[str, int, bytes, bytes], CopyState]:
         return {
-            (place.holder, place.group, place.alias, one): (copy.state, copy.parent)
+            (place.holder, place.group, place.alias, one): copy.state
             for place, table in self.audit.tables.places.items()
             for one, copy in table.items()
         }

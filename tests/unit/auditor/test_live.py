@@ -5,76 +5,12 @@ from __future__ import annotations
 import pytest
 
 from auditor.live import LiveAudit, UnknownRequestError
-from auditor.log import Take
 from events.ids import Role, VerdictKind
 from events.kafka.connection import LogUnavailableError, RawRecord
 from events.model.control import DomainCreated
 from events.signing import verify
-from tests.support.audit_log import RING, AuditLog
 from tests.support.deletion_case import Fleet
-
-KEYS = {domain: RING[domain].alias_key for domain in ("acme", "acme/eu", "umbrella")}
-PARTITIONS = 4
-
-
-class Reader:
-    """One topic of an `AuditLog`, read on like `PartitionReader`; `taken` is what was read, by partition."""
-
-    def __init__(self, log: AuditLog, topic: str) -> None:
-        self._log, self._topic = log, topic
-        self.taken: dict[int, list[RawRecord]] = {}
-
-    def records(self, partition: int) -> list[RawRecord]:
-        if self._topic == "kv.control":
-            pairs = self._log.control.records
-        else:
-            pairs = [(raw.value, raw.signature) for raw in self._log.events.get(partition, [])]
-        return [
-            RawRecord(self._topic, partition, offset, None, value, signature, 0)
-            for offset, (value, signature) in enumerate(pairs)
-        ]
-
-    async def ends(self) -> dict[int, int]:
-        return {partition: len(self.records(partition)) for partition in range(PARTITIONS)}
-
-    def rewind(self) -> None:
-        self.taken = {}
-
-    async def read_to(self, ends: dict[int, int], take: Take) -> None:
-        for partition, end in ends.items():
-            taken = self.taken.setdefault(partition, [])
-            for record in self.records(partition)[len(taken) : end]:
-                taken.append(record)
-                take(record)
-
-    def stands(self) -> bool:
-        return all(self.records(p)[: len(taken)] == taken for p, taken in self.taken.items())
-
-
-class Log:
-    """`AuditedLog` over a log in memory."""
-
-    def __init__(self, log: AuditLog) -> None:
-        self._log = log
-        self.rounds = 0
-
-    async def start(self) -> None:
-        self.control, self.events = Reader(self._log, "kv.control"), Reader(self._log, "kv.events")
-
-    async def read_control(self, take: Take) -> int:
-        ends = {0: (await self.control.ends())[0]}
-        await self.control.read_to(ends, take)
-        return ends[0]
-
-    async def open_events(self, partitions: int) -> dict[int, int]:
-        self.rounds += 1
-        return dict.fromkeys(range(partitions), 0)
-
-    async def stands(self) -> bool:
-        return self.control.stands() and self.events.stands()
-
-    async def stop(self) -> None:
-        del self.control, self.events
+from tests.support.read_log import KEYS, Log
 
 
 class Case:

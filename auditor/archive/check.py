@@ -1,0 +1,114 @@
+"""Checks an archive by itself, without the log: from its files and one public key."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+
+from auditor.archive.failure import ArchiveError
+from auditor.archive.log_archive import LogArchive, digest_of
+from auditor.archive.manifest import FileKept, Manifest, SegmentKept, coverage, kept_segments, name_of
+from auditor.archive.table import same_tables, write_tables
+from auditor.checkpoint import Note
+from auditor.main_log import log_keys
+from auditor.registry import ControlFold
+from auditor.segment import Partition
+from events.ids import KeyId, Role
+from events.kafka.connection import RawRecord
+from events.model.audit import Segment
+from events.signing import key_id, verify
+from events.topic import CONTROL, EVENTS
+
+
+@dataclass(slots=True)
+class Checked:
+    """`problems`: what doesn't hold. `runs`: offsets kept, by partition, without holes within a run."""
+
+    log: str
+    leaves: int
+    kept: int
+    records: int = 0
+    runs: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def check_archive(archive: LogArchive, trusted_key: bytes, told: Callable[[str], None]) -> Checked:
+    """Reads everything: each segment's root again, the checkpoint's signature by an auditor whom the trusted key (the
+    operator's, or the auditor's own) vouches for in the archived kv.control, and each Parquet file against the raw
+    one. `told` hears of every segment. Raises ArchiveError only if there is no archive to check."""
+    manifest, note = archive.manifest()
+    found = Checked(archive.log, len(manifest.segments), len(manifest.kept))
+    registry = ControlFold(verify)
+    for one in manifest.kept:
+        segment = manifest.segments[one.leaf]
+        told(name_of(segment))
+        try:
+            found.records += _segment(archive, one, segment, registry)
+        except ArchiveError as error:
+            found.problems.append(str(error))
+    _signed(manifest, note, registry, trusted_key, found)
+    found.runs = {
+        where: covered.runs for where, covered in coverage(kept_segments(manifest).values()).items()
+    }
+    return found
+
+
+def _segment(archive: LogArchive, kept: SegmentKept, segment: Segment, registry: ControlFold) -> int:
+    archive.verify(segment)
+    for kind, file in (("raw", kept.raw), ("records.parquet", kept.records), ("events.parquet", kept.events)):
+        if file is not None:
+            _as_listed(archive, segment, kind, file)
+    with tempfile.TemporaryFile() as records, tempfile.TemporaryFile() as events:
+        with archive.records(segment) as told:
+            rows, _ = write_tables(_seen(told, segment, registry), cast(Any, records), cast(Any, events))
+        _same(archive, segment, "records.parquet", records)
+        if segment.topic == EVENTS.name:
+            _same(archive, segment, "events.parquet", events)
+    return rows
+
+
+def _seen(told: Iterator[RawRecord], segment: Segment, registry: ControlFold) -> Iterator[RawRecord]:
+    for record in told:
+        if segment.topic == CONTROL.name:
+            registry.feed(record.offset, record.value, record.signature)
+        yield record
+
+
+def _as_listed(archive: LogArchive, segment: Segment, kind: str, file: FileKept) -> None:
+    with archive.open(segment, kind) as there:
+        if digest_of(there) != (file.bytes, file.sha256):
+            raise ArchiveError(
+                "archive_unverified", f"{kind} of {name_of(segment)} is not as the manifest says"
+            )
+
+
+def _same(archive: LogArchive, segment: Segment, kind: str, made: IO[bytes]) -> None:
+    made.seek(0)
+    with archive.open(segment, kind) as there:
+        if not same_tables(there, cast(Any, made)):
+            raise ArchiveError(
+                "archive_unverified", f"{kind} of {name_of(segment)} is not what the raw file gives"
+            )
+
+
+def _signed(
+    manifest: Manifest, note: Note, registry: ControlFold, trusted_key: bytes, found: Checked
+) -> None:
+    """Whether an auditor whom the trusted key vouches for signed the checkpoint."""
+    if not registry.contiguous:
+        found.problems.append("archive_unverified: kv.control is not in it from its beginning")
+        return
+    if registry.log != manifest.log:
+        found.problems.append(f"archive_foreign: its kv.control is of log {registry.log}")
+        return
+    keys = log_keys(registry, revoked=False)
+    if trusted_key != registry.operator_key:
+        grant = registry.grants.get(KeyId(key_id(trusted_key)))
+        if grant is None or Role.AUDITOR not in grant.roles:
+            found.problems.append("archive_foreign: this is neither its operator's key nor an auditor's")
+            return
+        keys = [key for key in keys if key.public_key == trusted_key]
+    if not any(note.signed_by(key) for key in keys):
+        found.problems.append("archive_unverified: no auditor of this log has signed its checkpoint")
