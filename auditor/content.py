@@ -189,6 +189,7 @@ class Content:
                         seq,
                         installed,
                         run.transfer,
+                        pinned=run.pinned,
                     )
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
@@ -217,6 +218,7 @@ class Content:
         like = HeldCopy(
             b"", profile, event.profile, state, lineage, event.admitted_after, seq, installed, transfer
         )
+        like.pinned = isinstance(event, BlockStored) and event.pinned
         self.tables.chain(place, event.ids, event.parent, like)
         landed.append(Landing(event.type, place, event.ids, event.admitted_after))
 

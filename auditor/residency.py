@@ -37,6 +37,7 @@ class HeldCopy:
     installed: int
     transfer: str | None = None
     doubted: bool = False
+    pinned: bool = False
 
 
 def oldest(left: int | None, right: int | None) -> int | None:
