@@ -24,7 +24,7 @@ from auditor.row_finding import Finding, FindingKind, Findings, LogPlace
 from auditor.row_partition import PartitionRows
 from events.errors import KvledgerError
 from events.ids import StreamKey
-from events.kafka.connection import KafkaConnection, RawRecord
+from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
 from events.kafka.partition_log import KafkaPartitionLog
 from events.signing import Verify
 from events.topic import AUDIT, CONTROL, EVENTS, QUOTA, Topic
@@ -104,6 +104,7 @@ class IndexAudit:
         self._names, self._only, self._timeout_s = names, frozenset(only), timeout_s
         self._looking = KafkaPartitionLog(connection, timeout_s)
         self._readers: dict[Topic, PartitionReader] = {}
+        self._torn = False
         self._reset()
 
     def _reset(self) -> None:
@@ -142,6 +143,7 @@ class IndexAudit:
         for reader in self._readers.values():
             await reader.stop()
         self._readers.clear()
+        self._torn = False
         await self._looking.close()
         self._reset()
 
@@ -159,15 +161,29 @@ class IndexAudit:
         """One comparison. With `most_copies` no more copies than about that are compared, those first that have
         waited longest; what was found of the others before still counts.
 
-        Raises LogUnavailableError, IndexUnavailableError, UnsettledError.
+        Raises LogUnavailableError, IndexUnavailableError, UnsettledError; what was read by then is kept.
         """
         for _ in range(ANEW):
-            found = await self._round(most_copies)
-            if found is not None and await self._stands():
-                return found
+            try:
+                self._seek()
+                found = await self._round(most_copies)
+                if found is not None and await self._stands():
+                    return found
+            except LogUnavailableError:
+                self._torn = True
+                raise
             await self.close()
             await self.open()
         raise UnsettledError("the log or the index changed again and again while they were compared")
+
+    def _seek(self) -> None:
+        """Nobody knows what a read that failed had fetched: it goes on behind what was folded."""
+        if self._torn:
+            self._readers[CONTROL].skip_to({0: self._ahead.fold.next_offset})
+            self._readers[EVENTS].skip_to({n: rows.next_offset for n, rows in self._partitions.items()})
+            self._readers[AUDIT].skip_to({0: self._audit.next_offset})
+            self._readers[QUOTA].skip_to({0: self._quota.next_offset})
+            self._torn = False
 
     async def _stands(self) -> bool:
         return await self._readers[CONTROL].stands() and await self._readers[EVENTS].stands()

@@ -27,6 +27,7 @@ from indexer.tables import (
     DeletionAck,
     DeletionRequest,
     Domain,
+    DurableHolder,
     Holder,
     Profile,
     QuotaChange,
@@ -74,6 +75,7 @@ NOT_COMPARED: dict[str, dict[str, str]] = {
     "domain": {"name": "the key"},
     "registration": {"epoch_no": "the key"},
     "deletion_request": {"number": "the key"},
+    "durable_holder": {"durable_id": "the key"},
     "quota_limit": {"tenant": "the key", "tier": "the key", "unit": "the key"},
     "tenant_quota": {
         "tenant": "the key",
@@ -305,6 +307,8 @@ class RowComparison:
         numbers = {(number,): row for number, row in rows.registrations().items()}
         requests = {(number,): row for number, row in rows.requests().items()}
         limits: dict[tuple[Any, ...], RowOf] = dict(rows.limits)
+        stores = {(name,): row for name, row in rows.stores.items()}
+        await self._table(DurableHolder, FindingKind.STORE, ("durable_id",), stores, CONTROL.name)
         await self._table(Domain, FindingKind.DOMAIN, ("name",), domains, CONTROL.name)
         await self._table(Registration, FindingKind.REGISTRATION, ("epoch_no",), numbers, CONTROL.name)
         await self._table(DeletionRequest, FindingKind.REQUEST, ("number",), requests, CONTROL.name)

@@ -27,6 +27,8 @@ from events.model.control import (
     DomainScope,
     ExitAttested,
     Fenced,
+    HolderDestroyed,
+    HolderEnrolled,
     IdsScope,
     InvalidationRequested,
     LimitSet,
@@ -64,6 +66,7 @@ class ControlRows:
     last_sha256: bytes = b""
     domains: dict[str, RowOf] = field(default_factory=dict)
     limits: dict[tuple[str, str, str], RowOf] = field(default_factory=dict)
+    stores: dict[str, RowOf] = field(default_factory=dict)
     orders: dict[int, tuple[ControlRecord, Scope]] = field(default_factory=dict)
     touched: dict[StreamKey, int] = field(default_factory=dict)
     written_ms: dict[StreamKey, int] = field(default_factory=dict)
@@ -113,6 +116,15 @@ class ControlRows:
             case LimitSet():
                 row = {"soft": body.soft, "hard": body.hard, "set_at_offset": offset}
                 self.limits[body.tenant, body.tier.value, body.unit.value] = RowOf(offset, row)
+            case HolderEnrolled():
+                gone = body.durable_id in self.fold.destroyed
+                row = {"tier": body.tier.value, "owner": body.owner, "destroyed": gone}
+                self.stores[body.durable_id] = RowOf(offset, row)
+            case HolderDestroyed():
+                known_store = self.stores.get(body.durable_id)
+                nobody: Mapping[str, Any] = {"tier": None, "owner": None}
+                row = {**(nobody if known_store is None else known_store.values), "destroyed": True}
+                self.stores[body.durable_id] = RowOf(offset, row)
             case DeletionRequested() | InvalidationRequested():
                 self.orders[offset] = (told, body.scope)
             case _:

@@ -26,6 +26,7 @@ class FindingKind(StrEnum):
     REGISTRATION = "registration"
     REQUEST = "request"
     LIMIT = "limit"
+    STORE = "store"
     QUOTA = "quota"
     QUOTA_CHANGE = "quota_change"
     VERDICT = "verdict"
@@ -103,7 +104,20 @@ def differing(index: Mapping[str, Any], log: Mapping[str, Any]) -> tuple[str, st
 
 
 def _fits(have: Any, wanted: Any) -> bool:
-    return have in wanted if isinstance(wanted, frozenset) else bool(have == wanted)
+    if isinstance(wanted, frozenset):
+        return any(_fits(have, one) for one in wanted)
+    return bool(have == _without_nul(wanted))
+
+
+def _without_nul(value: Any) -> Any:
+    """PostgreSQL has no NUL in text: the index holds U+FFFD in its place."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(one) for one in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(one) for name, one in value.items()}
+    return value
 
 
 def told(row: Mapping[str, Any], names: Iterator[str] | list[str] | None = None) -> str:

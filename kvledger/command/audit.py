@@ -38,6 +38,7 @@ SHOWN_REASONS = 12
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
+    from kvledger.command.audit_index import audit_index
     from kvledger.command.checkpoint import checkpoint
 
     group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("verify")(verify)
     group.command("checkpoint")(checkpoint)
+    group.command("index")(audit_index)
     app.add_typer(group, name="audit")
 
 
