@@ -100,12 +100,12 @@ async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: st
         await reader.catch_up()
         before = told(reader.registry)
         sent = 0
-        for body in ATTEMPTS:
-            allowed = ROLE_OF_KIND[body.kind]
+        for attempt in ATTEMPTS:
+            allowed = ROLE_OF_KIND[attempt.kind]
             for role in set(Role) - allowed:
                 # Under its own role, and as if it had been granted the one that is needed.
                 for claimed in (role, *allowed):
-                    await forge(producer, log, body, SIGNERS[role], claimed)
+                    await forge(producer, log, attempt, SIGNERS[role], claimed)
                     sent += 1
         stranger = Signer.from_seed(bytes(32))
         await forge(producer, log, ATTEMPTS[4], stranger, Role.CONTROL)
