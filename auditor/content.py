@@ -175,7 +175,6 @@ class Content:
                 if profile is None:
                     known = False
                     continue
-                inside = tuple(block for block in run.ids if mark.low <= block <= mark.high)
                 like = HeldCopy(
                     profile,
                     run.profile,
@@ -185,8 +184,10 @@ class Content:
                     seq,
                     installed,
                     run.transfer,
+                    pinned=run.pinned,
                 )
-                listed.update(((alias, block), like) for block in inside)
+                told = self.tables.listed(alias, run, mark, like)
+                listed.update(told)
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
                     self.transfers.setdefault(
@@ -194,7 +195,9 @@ class Content:
                     )
                 if run.state is CopyState.PENDING:
                     continue
-                landed.append(Landing("snapshot_part", place, inside, run.admitted_after))
+                landed.append(
+                    Landing("snapshot_part", place, tuple(block for _, block in told), run.admitted_after)
+                )
         return listed, known
 
     def _land(
@@ -210,9 +213,17 @@ class Content:
     ) -> None:
         profile = self.profiles.get((place.alias, event.profile))
         like = HeldCopy(
-            profile, event.profile, state, lineage, event.admitted_after, seq, installed, transfer
+            profile,
+            event.profile,
+            state,
+            lineage,
+            event.admitted_after,
+            seq,
+            installed,
+            transfer,
+            pinned=isinstance(event, BlockStored) and event.pinned,
         )
-        self.tables.put(place, event.ids, like)
+        self.tables.chain(place, event.ids, event.parent, like)
         landed.append(Landing(event.type, place, event.ids, event.admitted_after))
 
     def _declared(self, place: Place, number: int | None = None) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from events.chain import MODULUS
 from events.ids import CopyState, Inventory, Lineage, Tier
+from events.model.part import CopyRun, SnapshotRange
 
 
 class Place(NamedTuple):
@@ -37,6 +38,7 @@ class HeldCopy:
     installed: int
     transfer: str | None = None
     doubted: bool = False
+    pinned: bool = False
 
 
 def _merged(have: HeldCopy, copy: HeldCopy) -> HeldCopy:
@@ -105,6 +107,17 @@ class Tables:
     places: dict[Place, dict[bytes, HeldCopy]] = field(default_factory=dict)
     shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
     unverified: dict[Place, set[bytes]] = field(default_factory=dict)
+
+    def chain(self, place: Place, ids: Sequence[bytes], parent: bytes | None, copy: HeldCopy) -> None:
+        """Stores ids that continue each other from `parent` (None: the profile's root), which no verdict needs."""
+        del parent
+        self.put(place, ids, copy)
+
+    def listed(
+        self, alias: bytes, run: CopyRun, mark: SnapshotRange, like: HeldCopy
+    ) -> dict[tuple[bytes, bytes], HeldCopy]:
+        """What a run of a snapshot lists within a range, by (alias, id)."""
+        return {(alias, block): like for block in run.ids if mark.low <= block <= mark.high}
 
     def put(self, place: Place, ids: Sequence[bytes], copy: HeldCopy) -> None:
         """Stores the same of each block, or merges it into the resident copy."""

@@ -26,7 +26,12 @@ LEFT JOIN (SELECT stream_id, sum(blocks) AS blocks FROM tenant_usage GROUP BY st
 GROUP BY 1
 """
 DEAD = """
-SELECT count(*) AS records, count(*) FILTER (WHERE reason = $2) AS foreign_streams FROM dead_record WHERE topic = $1
+SELECT d.records + coalesce(p.records, 0)::int8 AS records,
+       d.foreign_streams + coalesce(p.foreign_streams, 0)::int8 AS foreign_streams
+FROM (SELECT count(*) AS records, count(*) FILTER (WHERE reason = $2) AS foreign_streams
+      FROM dead_record WHERE topic = $1) d,
+     (SELECT sum(records) AS records, sum(foreign_streams) AS foreign_streams
+      FROM dead_record_pruned WHERE topic = $1) p
 """
 
 
@@ -49,7 +54,8 @@ class StreamCensus:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """`streams` by kind: registered, superseded, unregistered. `unregistered_bound`: how many of the last kind
+    """`dead_records` counts those too whose keys were given up by age or number. `streams` by kind: registered,
+    superseded, unregistered. `unregistered_bound`: how many of the last kind
     each partition holds at most. `foreign_streams`: dead records that stand for streams of nobody; beyond a
     bound such streams are passed without one."""
 

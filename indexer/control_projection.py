@@ -29,6 +29,8 @@ from events.model.control import (
     DomainCreated,
     ExitAttested,
     Fenced,
+    HolderDestroyed,
+    HolderEnrolled,
     InvalidationRequested,
     LimitSet,
     Registered,
@@ -42,6 +44,7 @@ from indexer.control_row import (
     checkpoint_row,
     deletion_row,
     domain_row,
+    durable_rows,
     limit_row,
     quota_row,
     registration_row,
@@ -128,6 +131,7 @@ class _Active:
         self._levels: dict[tuple[str, str, str], str] = {}
         self._resolved_at_s = self._maintained_at_s = self._looked_back_at_s = -1e9
         self._resolved_to = 0
+        self._stores_told = False
 
     def _collect(self, raw: RawRecord, record: ControlRecord | None, why: str) -> None:
         if raw.offset + 1 == self._offsets[raw.topic]:
@@ -219,7 +223,7 @@ class _Active:
     async def _write_control(self, name: str) -> None:
         seen, self._seen = self._seen, []
         stored = self._offsets[name]
-        if self._registry.next_offset == stored:
+        if self._registry.next_offset == stored and self._stores_told:
             return
         rows: dict[str, dict[Any, Row]] = {
             sql: {} for sql in (control_sql.DOMAIN, control_sql.REGISTRATION, control_sql.DELETION)
@@ -230,6 +234,11 @@ class _Active:
                 self._control_rows(raw, record, rows, limits)
         statements = [(sql, list(kept.values())) for sql, kept in rows.items()]
         statements.append((control_sql.LIMIT, list(limits.values())))
+        # Once whatever is stored: a release before this one has passed them without a row.
+        enrolled = any(isinstance(record.body, HolderEnrolled | HolderDestroyed) for _, record in seen)
+        if enrolled or not self._stores_told:
+            statements.append((control_sql.DURABLE, durable_rows(self._registry)))
+            self._stores_told = True
         await self._write(CONTROL, name, self._registry.next_offset, statements)
 
     def _control_rows(
@@ -352,3 +361,6 @@ class _Active:
         self._maintained_at_s = now_s
         for sql in control_sql.FORGET:
             await self._connection.execute(sql, self._owner._history_days)
+        await self._connection.execute(
+            control_sql.PRUNE_DEAD, self._owner._history_days, control_sql.KEPT_DEAD_RECORDS
+        )

@@ -90,6 +90,21 @@ def deletion_row(registry: Registry, deletion: Deletion) -> Row:
     }
 
 
+def durable_rows(registry: Registry) -> list[Row]:
+    """Every durable store that was ever enrolled or destroyed."""
+    named = sorted(registry.durable_owners.keys() | registry.destroyed)
+    owners = {name: registry.durable_owners.get(name) for name in named}
+    return [
+        {
+            "durable_id": name,
+            "tier": None if enrolled is None else enrolled.tier,
+            "owner": None if enrolled is None else enrolled.owner,
+            "destroyed": name in registry.destroyed,
+        }
+        for name, enrolled in owners.items()
+    ]
+
+
 def limit_row(offset: int, limit: LimitSet) -> Row:
     return {
         "tenant": limit.tenant,

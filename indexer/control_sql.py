@@ -23,7 +23,7 @@ UPDATE partition_progress SET next_offset = 0, log_id = '', control_hash = '', l
     updated_at = now()
 WHERE topic = $1 AND partition = 0 AND term = $2
 """
-OF_CONTROL = "TRUNCATE domain, registration, deletion_request, quota_limit"
+OF_CONTROL = "TRUNCATE domain, registration, deletion_request, quota_limit, durable_holder"
 OF_AUDIT = "TRUNCATE verdict, checkpoint"
 OF_QUOTA = "TRUNCATE tenant_quota, quota_change"
 
@@ -73,6 +73,7 @@ LIMIT = upsert(
     ("tenant", "tier", "unit", "soft", "hard", "set_at_offset"),
     key=("tenant", "tier", "unit"),
 )
+DURABLE = upsert("durable_holder", ("durable_id", "tier", "owner", "destroyed"), key=("durable_id",))
 VERDICT = upsert(
     "verdict",
     ("offset", "request", "verdict", "reasons", "frontier", "bundle_sha256", "given_at", "signer"),
@@ -113,9 +114,31 @@ FROM jsonb_to_recordset($1::jsonb) AS r(stream_id int8, alias bytea, domain text
 WHERE a.stream_id = r.stream_id AND a.alias = r.alias
 """
 
+KEPT_DEAD_RECORDS = 100_000
+"""Of each partition, besides those that a rebuild has to know: the records whose values PostgreSQL can't hold."""
+PRUNE_DEAD = """
+WITH gone AS (
+    DELETE FROM dead_record d USING (
+        SELECT topic, "partition", "offset", found_at,
+               row_number() OVER (PARTITION BY topic, "partition" ORDER BY "offset" DESC) AS place
+        FROM dead_record WHERE reason <> 'unstorable'
+    ) r
+    WHERE (d.topic, d."partition", d."offset") = (r.topic, r."partition", r."offset")
+    AND (r.place > $2 OR r.found_at < now() - make_interval(days => $1))
+    RETURNING d.topic, d."partition", d.reason, d.found_at
+)
+INSERT INTO dead_record_pruned AS p (topic, "partition", records, foreign_streams, newest_at)
+SELECT topic, "partition", count(*), count(*) FILTER (WHERE reason = 'foreign_stream'), max(found_at)
+FROM gone GROUP BY topic, "partition"
+ON CONFLICT (topic, "partition") DO UPDATE SET records = p.records + excluded.records,
+    foreign_streams = p.foreign_streams + excluded.foreign_streams,
+    newest_at = greatest(p.newest_at, excluded.newest_at)
+"""
+
 # Superseded streams go with the last of their history, unless an ack of theirs still counts.
 FORGET = (
     "SELECT maintain_copy_span($1)",
+    "SELECT maintain_access_log($1)",
     "DELETE FROM partition_time WHERE appended_at < now() - make_interval(days => $1)",
     """
 DELETE FROM stream s USING registration g

@@ -199,9 +199,12 @@ class PostgresStore:
                 raise LeaseLostError(lease.topic, lease.partition, lease.term)
             for statement in copy_sql.EMPTY_PARTITION:
                 await connection.execute(statement, lease.partition)
-            await connection.execute(
-                "DELETE FROM dead_record WHERE topic = $1 AND partition = $2", lease.topic, lease.partition
-            )
+            for table in ("dead_record", "dead_record_pruned"):
+                await connection.execute(
+                    f"DELETE FROM {table} WHERE topic = $1 AND partition = $2",  # noqa: S608 - one of two
+                    lease.topic,
+                    lease.partition,
+                )
         return replace(
             lease, next_offset=start, log_id=log_id, last_record_sha256=b"", rebuild_until=rebuild_until
         )

@@ -365,6 +365,8 @@ class Rebuild:
             await follower.follow(await self._positions(admin, "FOR UPDATE"))
             await follower.store.close()
             await rebuild_schema.switch(admin)
+            # The fresh table has every dead record again.
+            await admin.execute("DELETE FROM public.dead_record_pruned WHERE topic = $1", self._topic)
             for number, part in self._parts.items():
                 at = part.projection.next_offset
                 await admin.execute(

@@ -277,6 +277,29 @@ class DeadRecord(Base):
     found_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class DeadRecordPruned(Base):
+    """How many keys of dead records were given up, so that their number is never forgotten."""
+
+    __tablename__ = "dead_record_pruned"
+
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    records: Mapped[int]
+    foreign_streams: Mapped[int]
+    newest_at: Mapped[datetime]
+
+
+class DurableHolder(Base):
+    """A durable store, the worker that owns it, and whether it is destroyed; `owner` null: nobody enrolled it."""
+
+    __tablename__ = "durable_holder"
+
+    durable_id: Mapped[str] = mapped_column(primary_key=True)
+    tier: Mapped[str | None]
+    owner: Mapped[str | None]
+    destroyed: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
 class Domain(Base):
     """A domain and the tenant that owns and pays it."""
 
@@ -399,6 +422,37 @@ class QuotaChange(Base):
     hard: Mapped[int | None]
     level: Mapped[str]
     changed_at: Mapped[datetime]
+
+
+class AccessBatch(Base):
+    """What one lookup replica told at once of the lookups that it answered; told twice, it is one row. `lost`
+    counts lookups that it could not keep."""
+
+    __tablename__ = "access_batch"
+
+    replica: Mapped[str] = mapped_column(primary_key=True)
+    from_at: Mapped[datetime] = mapped_column(primary_key=True)
+    to_at: Mapped[datetime]
+    lost: Mapped[int]
+    logged_at: Mapped[datetime]
+    """The broker's time of the record, which the rows age by."""
+
+
+# Lookups by principal and domain within a batch. Partitioned by day; what has no day's partition is in the default.
+access_log = Table(
+    "access_log",
+    Base.metadata,
+    Column("logged_at", DateTime(timezone=True), nullable=False),
+    Column("replica", Text, nullable=False),
+    Column("from_at", DateTime(timezone=True), nullable=False),
+    Column("to_at", DateTime(timezone=True), nullable=False),
+    Column("principal", Text, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("lookups", BigInteger, nullable=False),
+    Column("matched_blocks", BigInteger, nullable=False),
+    Index("ix_access_log_domain_logged_at", "domain", "logged_at"),
+    postgresql_partition_by="RANGE (logged_at)",
+)
 
 
 class SqlPrincipal(Base):

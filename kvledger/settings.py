@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     kafka_controller_port: Port = 19093
     postgres_port: Port = 15432
     lookup_port: Port = 8400
+    audit_index: bool = Field(
+        default=False, description="`kvledger up` also runs `kvledger audit index --follow`"
+    )
+    audit_port: Port = Field(default=0, description="of that process's /metrics")
     topic_prefix: str = Field(
         default="", description="put before every topic's name: several logs on one Kafka"
     )

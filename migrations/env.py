@@ -6,11 +6,13 @@ from alembic import context
 
 from indexer.tables import Base
 
+PARTITIONED = ("copy_span_", "access_log_")
+
 
 def _is_ours(name: str | None, kind: str, parents: object) -> bool:
     """Partitions come and go with the days; the table they are parts of is what the code defines."""
     del parents
-    return not (kind == "table" and name is not None and name.startswith("copy_span_"))
+    return not (kind == "table" and name is not None and name.startswith(PARTITIONED))
 
 
 connection = context.config.attributes["connection"]

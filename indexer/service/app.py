@@ -10,6 +10,7 @@ from events.fold.registry import Registry
 from events.kafka.deadline import within
 from events.signing import verify
 from indexer.service import clock
+from indexer.service.access import MAX_BATCHES, AccessBook, AccessWriter
 from indexer.service.beacon import BeaconWriter
 from indexer.service.body import (
     BodyReader,
@@ -90,6 +91,8 @@ class LookupService:
             max_watchers=config.max_watchers,
         )
         self.metrics = Metrics(self.view, self.feed, self._figures, self.canary)
+        self.access = AccessBook()
+        self._access_log = AccessWriter(config.connection, self.access, config.reader, wall_ms=wall_ms)
         self._bodies = BodyReader(config.connections, self.connections)
         self._endpoint = LookupEndpoint(
             config,
@@ -97,6 +100,7 @@ class LookupService:
             self.feed,
             self.metrics,
             self._bodies,
+            self.access,
             monotonic_ns=monotonic_ns,
             wall_ms=wall_ms,
         )
@@ -115,7 +119,7 @@ class LookupService:
 
     async def start(self) -> None:
         """Begins to feed the view."""
-        for work in (self.feed.run, self.beacons.run, self.canary.run):
+        for work in (self.feed.run, self.beacons.run, self.canary.run, self._access_log.run):
             task = asyncio.create_task(work())
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -136,7 +140,7 @@ class LookupService:
         tasks, self._tasks = self._tasks, []
         await self.canary.close()
         if tasks:
-            await asyncio.wait(tasks[2:], timeout=CANARY_STOP_S)
+            await asyncio.wait(tasks[2:3], timeout=CANARY_STOP_S)
         for task in tasks:
             task.cancel()
         # A client of a broker that is away may swallow its cancellation: it is given up.
@@ -146,7 +150,7 @@ class LookupService:
             LOG.warning("%s did not end in time", task, extra={"action": "stop"})
 
     async def _stop_writers(self) -> None:
-        await self.feed.stop()
+        await asyncio.gather(self.feed.stop(), self._access_log.stop())
         await self.scribe.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -215,6 +219,7 @@ class LookupService:
                 "request_body_bytes": (counts.bodies_bytes, limits.bodies_bytes),
                 "watchers": (len(self.watch), self.config.max_watchers),
                 "remembered_directives": (self.directives.remembered, MAX_REMEMBERED),
+                "access_batches": (self._access_log.waiting, MAX_BATCHES),
             },
             cut={
                 "head_too_slow": counts.late_heads,
@@ -223,6 +228,7 @@ class LookupService:
                 "body_too_slow": counts.late_bodies,
                 "watcher_too_slow": self.watch.dropped,
             },
+            forgotten={"access_lookups": self.access.lost_in_all},
         )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

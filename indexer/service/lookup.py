@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import Field, ValidationError
 
+from indexer.service.access import AccessBook
 from indexer.service.body import (
     BodyReader,
     ProblemError,
@@ -63,6 +64,7 @@ class LookupEndpoint:
         feed: ViewFeed,
         metrics: Metrics,
         bodies: BodyReader,
+        access: AccessBook,
         *,
         monotonic_ns: Callable[[], int],
         wall_ms: Callable[[], int],
@@ -72,6 +74,7 @@ class LookupEndpoint:
         self._feed = feed
         self._metrics = metrics
         self._bodies = bodies
+        self._access = access
         self._monotonic_ns = monotonic_ns
         self._wall_ms = wall_ms
 
@@ -83,6 +86,7 @@ class LookupEndpoint:
         query = self._query(scope, body, principal)
         found = await self._answer(query, started_ns)
         self._metrics.lookup(found, (self._monotonic_ns() - started_ns) / 1e9)
+        self.note(principal, query, found)
         if isinstance(found, Problem):
             await send_problem(send, found)
             return
@@ -108,6 +112,8 @@ class LookupEndpoint:
             query = self.settle(lookup, principal, None)
             found = query if isinstance(query, Problem) else await self._answer(query, asked_ns)
             self._metrics.lookup(found, None)
+            if not isinstance(query, Problem):
+                self.note(principal, query, found)
             parts.append(found.model_dump_json(exclude_none=isinstance(found, Problem)).encode())
         document = b'{"answers":[' + b",".join(parts) + b"]}"
         await send_document(send, 200, document, headers={"Cache-Control": "no-store"})
@@ -116,11 +122,20 @@ class LookupEndpoint:
         """One lookup for another form of asking. Raises ProblemError."""
         started_ns = self._monotonic_ns()
         query = self.settle(request, principal, None)
-        found = query if isinstance(query, Problem) else await self._answer(query, started_ns)
+        if isinstance(query, Problem):
+            raise ProblemError(query)
+        found = await self._answer(query, started_ns)
+        self.note(principal, query, found)
         if isinstance(found, Problem):
             raise ProblemError(found)
         self._metrics.lookup(found, (self._monotonic_ns() - started_ns) / 1e9)
         return found
+
+    def note(self, principal: Principal, query: Query, found: object) -> None:
+        """Keeps for the access log that the caller has asked about the domain, whatever the answer."""
+        matches = found.matches if isinstance(found, Answer) else ()
+        best = max((match.matched_blocks for match in matches), default=0)
+        self._access.note(principal.name, query.domain, best)
 
     def caller(self, scope: Scope) -> Principal:
         """Who asks. Raises ProblemError 401."""

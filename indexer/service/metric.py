@@ -21,10 +21,12 @@ SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`held`: by what, (how much now, its bound). `cut`: by reason, callers cut off at a bound."""
+    """`held`: by what, (how much now, its bound). `cut`: by reason, callers cut off at a bound. `forgotten`: by
+    kind, what was given up at a bound."""
 
     held: Mapping[str, tuple[float, float]]
     cut: Mapping[str, int]
+    forgotten: Mapping[str, int]
 
 
 class ViewCollector:
@@ -127,7 +129,8 @@ class ViewCollector:
         )
 
     def _bounds(self) -> Iterator[Metric]:
-        figures, forgotten = self._figures(), self._view.counters.forgotten
+        figures = self._figures()
+        forgotten = {**self._view.counters.forgotten, **figures.forgotten}
         held = GaugeMetricFamily("kvledger_held", "What is held in memory, by kind", labels=["kind"])
         bound = GaugeMetricFamily("kvledger_held_bound", "The most that may be held", labels=["kind"])
         for kind, (value, limit) in {**self._view.held(), **figures.held}.items():

@@ -169,6 +169,8 @@ def make_plane(
         is a lookup's."""
         principal = caller(request)
         query = endpoint.settle(await _read(request, LookupRequest), principal, None)
+        if not isinstance(query, Problem):
+            endpoint.note(principal, query, None)
         found = query if isinstance(query, Problem) else explain(view, query, feed.now_ns())
         if isinstance(found, Problem):
             raise ProblemError(found)

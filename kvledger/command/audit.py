@@ -39,6 +39,7 @@ SHOWN_REASONS = 12
 def register(app: typer.Typer) -> None:
     """Adds the group."""
     from kvledger.command.archive import archive
+    from kvledger.command.audit_index import audit_index
     from kvledger.command.checkpoint import checkpoint
 
     group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
@@ -47,6 +48,7 @@ def register(app: typer.Typer) -> None:
     group.command("verify")(verify)
     group.command("checkpoint")(checkpoint)
     group.command("archive")(archive)
+    group.command("index")(audit_index)
     app.add_typer(group, name="audit")
 
 

@@ -82,6 +82,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
     from events.kafka.partition_log import KafkaPartitionLog
     from events.signing import verify
     from events.topic import CONTROL, EVENTS
+    from indexer.access_projection import AccessProjection
     from indexer.applier import Applier
     from indexer.control_projection import ControlProjection
     from indexer.outbox import KafkaOutbox
@@ -126,7 +127,8 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
 
     background: list[asyncio.Task[None]] = []
     try:
-        background += [asyncio.create_task(tail.run()), asyncio.create_task(control.run())]
+        access = AccessProjection(dsn, at)
+        background += [asyncio.create_task(work()) for work in (tail.run, control.run, access.run)]
         while not (tail.registry.log or stop.is_set() or any(task.done() for task in background)):  # noqa: ASYNC110
             await asyncio.sleep(BEGIN_RETRY_S)
         if not stop.is_set():

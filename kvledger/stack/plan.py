@@ -68,6 +68,8 @@ STEPS = (
 
 # The order of starting; they stop in the reverse order.
 PROCESSES = ("indexer", "serve", "controller")
+AUDITOR = "auditor"
+"""Runs beside them where the settings ask for it."""
 
 
 def check_ports(settings: Settings, extent: Extent) -> None:
@@ -163,6 +165,20 @@ def process_service(name: str, settings: Settings, at: Endpoints, home: Home) ->
         log=home.log(name),
         environment={**instance_environment(name, settings, home), **process_environment(settings, at)},
         ready=(lambda: http.answers(f"{at.lookup_url}/readyz")) if is_lookup else always,
+    )
+
+
+def auditor_service(settings: Settings, at: Endpoints, home: Home, chosen: int) -> Service:
+    """The audit of the index that never ends; `chosen` is the port of its figures."""
+    address = f"http://{port.LOOPBACK}:{chosen}"
+    return Service(
+        name=AUDITOR,
+        address=address,
+        command=(sys.executable, "-m", "kvledger", "audit", "index", "--follow", "--port", str(chosen)),
+        folder=Path.cwd(),
+        log=home.log(AUDITOR),
+        environment=process_environment(settings, at),
+        ready=lambda: http.answers(f"{address}/metrics"),
     )
 
 

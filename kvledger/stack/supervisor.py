@@ -118,10 +118,18 @@ class Supervisor:
                 self._settings.lookup_port, service="the lookup service", setting="lookup_port"
             )
             self._point_to(lookup_url=f"http://{port.LOOPBACK}:{chosen}", lookup_port=chosen)
-            services = (
+            services = [
                 plan.process_service(name, self._settings, self._endpoints, self._home)
                 for name in plan.PROCESSES
-            )
+            ]
+            if self._settings.audit_index:
+                figures = port.choose(
+                    self._settings.audit_port,
+                    service="the auditor",
+                    setting="audit_port",
+                    avoid=frozenset({chosen}),
+                )
+                services.append(plan.auditor_service(self._settings, self._endpoints, self._home, figures))
             await _all_of(*(self._keep(service) for service in services))
 
     async def _start_kafka(self) -> None:
@@ -222,7 +230,7 @@ class Supervisor:
 
     async def _stop(self) -> None:
         self._set_phase(Phase.STOPPING)
-        own = [keeper for keeper in self._keepers if keeper.service.name in plan.PROCESSES]
+        own = [keeper for keeper in self._keepers if keeper.service.name in (*plan.PROCESSES, plan.AUDITOR)]
         for group in (own, [keeper for keeper in self._keepers if keeper not in own]):
             await asyncio.gather(*(keeper.stop() for keeper in group))
         self._set_phase(Phase.STOPPED)

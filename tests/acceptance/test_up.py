@@ -21,7 +21,7 @@ from tests.support.process import listeners_of, processes_of, wait_until
 def up_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The home of a stack that `kvledger up` started and that is gone after the module's tests."""
     home = tmp_path_factory.mktemp("up") / "home"
-    done = kvledger("up", "--json", home=home)
+    done = kvledger("up", "--json", home=home, env={"KVLEDGER_AUDIT_INDEX": "1"})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ready"]
     yield home
@@ -39,7 +39,7 @@ def test_everything_is_ready_and_outlives_the_command(up_home: Path) -> None:
     seen = status(up_home)
     assert seen["ready"]
     assert {service["name"]: service["state"] for service in seen["services"]} == dict.fromkeys(
-        ("kafka", "postgres", "indexer", "serve", "controller"), "ready"
+        ("kafka", "postgres", "indexer", "serve", "controller", "auditor"), "ready"
     )
     with urlopen(f"{seen['lookup_url']}/readyz", timeout=10) as answer:
         assert answer.status == 200
@@ -67,7 +67,7 @@ def test_up_did_not_have_to_be_told_twice(up_home: Path) -> None:
     assert kvledger("migrate", home=up_home).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["indexer", "serve", "controller"])
+@pytest.mark.parametrize("name", ["indexer", "serve", "controller", "auditor"])
 def test_a_killed_process_comes_back(up_home: Path, name: str) -> None:
     def seen() -> dict[str, Any]:
         return next(dict(service) for service in status(up_home)["services"] if service["name"] == name)

@@ -62,3 +62,22 @@ async def test_superseded_streams_go_after_the_window_unless_something_of_theirs
     assert len(parts) == 4
     await connection.close()
     await store.close()
+
+
+async def test_keys_of_dead_records_are_bounded_and_their_count_stays(
+    database: str,
+) -> None:
+    connection = await asyncpg.connect(database)
+    await connection.execute(
+        """INSERT INTO dead_record SELECT $1, 0, n, CASE WHEN n < 5 THEN 'unstorable' WHEN n < 8 THEN 'foreign_stream'
+           ELSE 'not_json' END, now() - make_interval(days => CASE WHEN n < 12 THEN 91 ELSE 1 END)
+           FROM generate_series(0, 39) n""",
+        TOPIC,
+    )
+    for times in (1, 2):
+        await connection.execute(control_sql.PRUNE_DEAD, 90, 10)
+        left = await connection.fetch('SELECT "offset" FROM dead_record ORDER BY "offset"')
+        assert [row[0] for row in left] == [*range(5), *range(30, 40)], times
+        census = await take_census(database, TOPIC)
+        assert (census.dead_records, census.foreign_streams) == (40, 3)
+    await connection.close()

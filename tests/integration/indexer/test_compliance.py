@@ -15,24 +15,39 @@ import asyncpg
 import pytest
 
 from events.codec import dump
+from events.identity import profile_digest
 from events.ids import EvictReason, InvalidateReason, Role, Tier, Unit, VerdictKind, VerdictReason
-from events.model.audit import AuditRecord, ReasonGiven, VerdictGiven
+from events.model.audit import AccessBatch, AccessEntry, AuditRecord, ReasonGiven, VerdictGiven
 from events.model.control import (
     DeletionRequested,
     DomainCreated,
     DomainScope,
+    HolderEnrolled,
+    InvalidationRequested,
     LimitSet,
+    ProfileScope,
     TenantScope,
 )
-from events.model.part import Ack, BlockEvicted, BlockInvalidated, DomainEvent, RequestStanding
-from events.topic import AUDIT
+from events.model.part import (
+    Ack,
+    BlockEvicted,
+    BlockInvalidated,
+    Cleared,
+    DomainEvent,
+    ProfileDeclared,
+    RequestStanding,
+)
+from events.topic import ACCESS, AUDIT
+from kvledger.control import wall_ms
 from kvledger.keyfile import ensure_domain_secret, load_ring, load_signer
 from tests.support.indexer_log import IndexerLog, indexer_log
-from tests.support.log import StreamBuilder, block, declared, opened, stored
+from tests.support.log import PROFILE, StreamBuilder, block, declared, opened, stored
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "compliance.md"
 EXAMPLES = re.findall(r"```sql\n(.*?)```\n```text\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 SECONDS_TO_PROOF = 90
+OLD = PROFILE.model_copy(update={"model": "tiny-2024"})
+"""What globex' copies are of, before the rollout."""
 
 
 def alias(log: IndexerLog, builder: StreamBuilder, domain: str) -> bytes:
@@ -59,10 +74,17 @@ async def play(log: IndexerLog) -> None:
     await log.control(DomainCreated(domain="initech", tenant="initech"))
     first = await log.register("gpu-0", partition=0)
     second = await log.register("gpu-1", partition=1, life="life-2")
+    LATER[:] = [second]
     acme = await log.control(DeletionRequested(scope=TenantScope(tenant="acme"), requester="dpo@acme"))
     initech = await log.control(DeletionRequested(scope=DomainScope(domain="initech"), requester="ops"))
     await log.control(LimitSet(tenant="globex", tier=Tier.GPU, unit=Unit.BLOCKS, soft=2, hard=3))
     assert (acme, initech) == (12, 13)
+    rollout = InvalidationRequested(
+        scope=ProfileScope(profile=bytes.fromhex(profile_digest(OLD))),
+        requester="ops",
+        reason="model_rollout",
+    )
+    assert await log.control(rollout) == 15
     chain = [block("acme", number) for number in range(3)]
 
     def of(builder: StreamBuilder, **events: list[DomainEvent]) -> list[tuple[bytes, list[DomainEvent]]]:
@@ -76,7 +98,10 @@ async def play(log: IndexerLog) -> None:
                 parts=of(
                     first,
                     acme_chat=[declared(0, (65_536,)), stored(chain, admitted_after=5)],
-                    globex=[declared(), stored([block("globex", number) for number in range(5)])],
+                    globex=[
+                        ProfileDeclared(profile=0, content=OLD, block_bytes=(100,)),
+                        stored([block("globex", number) for number in range(5)]),
+                    ],
                     initech=[discharged(initech)],
                 ),
             ),
@@ -129,6 +154,57 @@ async def play(log: IndexerLog) -> None:
     await give_verdict(log, verdict(acme, VerdictKind.PENDING, missing))
     await give_verdict(log, verdict(initech, VerdictKind.PROVEN))
     await give_verdict(log, verdict(acme, VerdictKind.PROVEN), Role.CONTROL)
+    await access(log)
+
+
+async def access(log: IndexerLog) -> None:
+    """What two lookup replicas tell, one of them twice because it didn't hear that it was heard."""
+    now_ms = wall_ms()
+    batches = [
+        AccessBatch(
+            replica=f"lookup-{number}",
+            entries=(
+                AccessEntry(principal="router-1", domain="acme-chat", lookups=3 + number, matched_blocks=9),
+                AccessEntry(principal="router-1", domain="globex", lookups=1, matched_blocks=0),
+            ),
+            lost=2 * number,
+            from_ms=now_ms - 5_000,
+            to_ms=now_ms,
+        )
+        for number in range(2)
+    ]
+    for batch in (*batches, batches[0]):
+        await log.producer.send_and_wait(log.connection.topic(ACCESS), dump(batch), partition=0)
+    await log.producer.send_and_wait(log.connection.topic(ACCESS), b"garbage", partition=0)
+
+
+async def later(log: IndexerLog) -> None:
+    """The second worker serves a new request by emptying its holder; two workers reach one store, one owns it."""
+    ring = load_ring(log.home)
+    request = await log.control(DeletionRequested(scope=TenantScope(tenant="acme"), requester="dpo@acme"))
+    second = LATER[0]
+    await log.send(
+        1,
+        [
+            second.seal(
+                Cleared(holders=("gpu",)),
+                parts=[(alias(log, second, "acme-chat"), [discharged(12), discharged(request)])],
+            )
+        ],
+    )
+    await log.control(HolderEnrolled(durable_id="store-1", tier=Tier.DISK, owner="owner"))
+    opening = opened(Tier.DISK)
+    shared = opening.model_copy(
+        update={"holders": tuple(h.model_copy(update={"durable_id": "store-1"}) for h in opening.holders)}
+    )
+    for worker in ("owner", "visitor"):
+        stream = await log.register(worker, partition=0)
+        name = ring["initech"].alias(stream.worker, stream.rank, stream.epoch_no)
+        held = stored([block("store", number) for number in range(2)], holder="disk")
+        await log.send(0, [stream.seal(shared, parts=[(name, [declared(0, (10,)), held])])])
+
+
+LATER: list[StreamBuilder] = []
 
 
 async def answered(database: Any) -> bool:
@@ -137,6 +213,7 @@ async def answered(database: Any) -> bool:
         """SELECT (SELECT count(*) FROM deletion_ack) = 3 AND (SELECT count(*) FROM verdict) = 2
            AND (SELECT count(*) FROM stream_alias WHERE domain IS NULL) = 0
            AND (SELECT next_offset FROM partition_progress WHERE topic LIKE '%kv.audit') = 3
+           AND (SELECT next_offset FROM partition_progress WHERE topic LIKE '%kv.access') = 4
            AND EXISTS (SELECT FROM tenant_quota WHERE level = 'over_hard_limit')"""
     )
     return bool(row[0])
@@ -155,7 +232,7 @@ async def log(kafka: str, topic_prefix: str, tmp_path: Path) -> AsyncIterator[In
 async def test_every_documented_question_has_the_documented_answer(
     log: IndexerLog, database: str, tmp_path: Path
 ) -> None:
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 10
     processes = [log.start(name, database, tmp_path / f"{name}.log") for name in ("indexer", "controller")]
     connection = await asyncpg.connect(database)
     try:
@@ -170,12 +247,34 @@ async def test_every_documented_question_has_the_documented_answer(
             assert found == answer.rstrip("\n").split("\n"), query
         await connection.execute("RESET ROLE")
         await _tenants_see_their_own(connection)
+        await later(log)
+        await _stores_count_once_and_clears_are_named(connection)
         for process in processes:
             process.send_signal(signal.SIGTERM)
         assert [await asyncio.to_thread(process.wait, 20) for process in processes] == [0, 0]
     finally:
         await connection.close()
         await asyncio.to_thread(_end, processes)
+
+
+async def _stores_count_once_and_clears_are_named(connection: Any) -> None:
+    async with asyncio.timeout(60):
+        while await connection.fetchval("SELECT count(*) FROM durable_holder") != 1 or (
+            await connection.fetchval("SELECT sum(blocks) FROM tenant_usage WHERE tier = 'disk'") != 4
+            or not await connection.fetchval(
+                """SELECT count(*) FROM compliance.data_history h JOIN deletion_request r ON r.number = h.request
+                   WHERE h.worker = 'gpu-1' AND h.reason = 'cleared'"""
+            )
+        ):
+            await asyncio.sleep(0.1)
+    await connection.execute("SET ROLE kvledger_auditor")
+    used = await connection.fetch("SELECT blocks, bytes FROM compliance.usage_now WHERE tier = 'disk'")
+    assert [tuple(row) for row in used] == [(2, 20)]
+    cleared = await connection.fetch(
+        "SELECT DISTINCT request FROM compliance.data_history WHERE worker = 'gpu-1' AND reason = 'cleared'"
+    )
+    assert [row["request"] for row in cleared] == [12]
+    await connection.execute("RESET ROLE")
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -197,6 +296,8 @@ async def _tenants_see_their_own(connection: Any) -> None:
             "owes_ack",
             "quota_breach",
             "usage_now",
+            "rollout_leftover",
+            "access",
         )
         for view in views:
             assert await connection.fetch(f"SELECT * FROM compliance.{view}") == []
@@ -207,7 +308,17 @@ async def _tenants_see_their_own(connection: Any) -> None:
             tenants = {row["tenant"] for row in await connection.fetch(f"SELECT * FROM compliance.{view}")}
             assert tenants <= {"acme"}, view
         assert await connection.fetchval("SELECT count(*) FROM compliance.data_now") == 2
-        for table in ("copy", "stream", "domain", "deletion_request", "sql_principal"):
+        assert await connection.fetchval("SELECT sum(lookups) FROM compliance.access") == 7
+        hidden = (
+            "copy",
+            "stream",
+            "domain",
+            "deletion_request",
+            "sql_principal",
+            "access_log",
+            "access_batch",
+        )
+        for table in (*hidden, "compliance.access_loss"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await connection.fetch(f"SELECT * FROM {table}")
     finally:

@@ -22,6 +22,18 @@ async def test_a_good_lookup_is_answered() -> None:
     assert response.json()["matches"][0]["matched_blocks"] == 10
 
 
+async def test_whoever_asks_is_noted_whatever_the_answer() -> None:
+    asked = service()
+    async with browser(asked) as http:
+        await http.post("/v1/lookup", json=ASKED)
+        await http.post("/v1/lookup", json={**ASKED, "profile": "unheard"})
+        await http.post("/v1/lookup/batch", json={"lookups": [ASKED]})
+        await http.post("/v1/explain", json=ASKED)
+        await http.post("/v1/lookup", json={**ASKED, "domain": "nobody"})
+    [told], lost = asked.access.take()
+    assert (told.principal, told.lookups, told.matched_blocks, lost) == ("local-operator", 4, 20, 0)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "problem"),
     [

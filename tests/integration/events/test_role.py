@@ -1,0 +1,169 @@
+"""Whoever holds a key of one role can do nothing of another's, on the real control log and in both folds of it."""
+
+from __future__ import annotations
+
+import time
+
+from auditor.log import PartitionReader
+from auditor.registry import ControlFold
+from events.codec import encode_control
+from events.fold.registry import Registry
+from events.ids import Role, Tier, Unit
+from events.kafka.connection import KafkaConnection, RawRecord, make_producer
+from events.kafka.control import ControlTail, ControlWriter
+from events.kafka.topic_admin import TopicAdmin
+from events.model.control import (
+    ROLE_OF_KIND,
+    AuditNonce,
+    ControlBody,
+    ControllerStarted,
+    DeletionRequested,
+    DomainAdmitted,
+    DomainCreated,
+    ExitAttested,
+    Fenced,
+    Genesis,
+    Granted,
+    HolderDestroyed,
+    HolderEnrolled,
+    HoldReleased,
+    HoldSet,
+    InvalidationRequested,
+    LimitSet,
+    PolicySet,
+    Registered,
+    Revoked,
+    SaltBound,
+    SchemaEnabled,
+    TenantScope,
+)
+from events.signing import Signer, verify
+from events.topic import CONTROL, SIGNATURE_HEADER, TopicNames
+from tests.integration.events.test_control_log import SIGNERS
+
+KEY = SIGNERS[Role.ENROLMENT].public_key
+ACME = TenantScope(tenant="acme")
+
+
+def registered(worker: str) -> Registered:
+    return Registered(worker=worker, rank=0, epoch="e1", engine_life="life", public_key=KEY, partition=0)
+
+
+ATTEMPTS: tuple[ControlBody, ...] = (
+    Genesis(log="log-1", operator_key=KEY, partitions=2),
+    Granted(public_key=KEY, roles=tuple(Role), label="myself"),
+    Revoked(public_key=SIGNERS[Role.AUDITOR].public_key),
+    registered("gpu-9"),
+    Fenced(worker="gpu-0", rank=0, epoch="e1", evidence="operator"),
+    ExitAttested(worker="gpu-0", engine_life="life", attester="me", evidence="trust me"),
+    DomainCreated(domain="mine", tenant="me"),
+    DomainAdmitted(domain="acme-chat", tenant="me"),
+    SaltBound(domain="acme-chat", salt_hmac=bytes(32)),
+    HolderEnrolled(durable_id="store-1", tier=Tier.DISK, owner="gpu-9"),
+    HolderDestroyed(durable_id="store-1", evidence="trust me"),
+    LimitSet(tenant="acme", tier=Tier.GPU, unit=Unit.BLOCKS, hard=0),
+    PolicySet(domain="acme-chat", retain_s=0),
+    HoldSet(hold="h1", domain="acme-chat", reason="none"),
+    HoldReleased(hold="h0"),
+    DeletionRequested(scope=ACME, requester="gpu-9"),
+    InvalidationRequested(scope=ACME, requester="gpu-9", reason="integrity"),
+    AuditNonce(request=9, nonce="n"),
+    SchemaEnabled(record="pulse", version=9),
+    ControllerStarted(controller="me"),
+)
+
+
+async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: str) -> None:
+    assert {body.kind for body in ATTEMPTS} == ROLE_OF_KIND.keys()
+    log = KafkaConnection(kafka, TopicNames(topic_prefix))
+    await TopicAdmin(log, partitions=2).ensure()
+    out = ControlWriter(log, log="log-1", signers=SIGNERS, wall_ms=lambda: 7)
+    producer = make_producer(log)
+    reader = ControlTail(log, Registry(verify), monotonic_ns=time.monotonic_ns)
+    audited = PartitionReader(log, log.topic(CONTROL), 20.0)
+    await out.start()
+    await producer.start()
+    try:
+        await out.append(Genesis(log="log-1", operator_key=SIGNERS[Role.OPERATOR].public_key, partitions=2))
+        for role in Role:
+            if role is not Role.OPERATOR:
+                await out.append(
+                    Granted(public_key=SIGNERS[role].public_key, roles=(role,), label=role.value)
+                )
+        for body in (
+            registered("gpu-0"),
+            DomainCreated(domain="acme-chat", tenant="acme"),
+            HoldSet(hold="h0", domain="acme-chat", reason="court"),
+            DeletionRequested(scope=ACME, requester="dpo"),
+        ):
+            await out.append(body)
+        await reader.catch_up()
+        before = told(reader.registry)
+        sent = 0
+        for attempt in ATTEMPTS:
+            allowed = ROLE_OF_KIND[attempt.kind]
+            for role in set(Role) - allowed:
+                # Under its own role, and as if it had been granted the one that is needed.
+                for claimed in (role, *allowed):
+                    await forge(producer, log, attempt, SIGNERS[role], claimed)
+                    sent += 1
+        stranger = Signer.from_seed(bytes(32))
+        await forge(producer, log, ATTEMPTS[4], stranger, Role.CONTROL)
+        await producer.flush()
+        await reader.catch_up()
+        assert told(reader.registry) == before
+        assert sum(reader.registry.ignored.values()) == sent + 1
+        assert reader.registry.ignored.keys() <= {
+            "wrong_role",
+            "role_not_granted",
+            "unknown_signer",
+            "second_genesis",
+        }
+        fold = ControlFold(verify)
+
+        def take(record: RawRecord) -> None:
+            fold.feed(record.offset, record.value, record.signature)
+
+        await audited.start(1)
+        await audited.read_to(await audited.ends(), take)
+        assert len(fold.ignored) == sent + 1
+        assert (fold.fences, fold.exits, len(fold.requests), fold.owners) == ({}, {}, 1, {})
+        assert fold.hash == reader.registry.hash
+    finally:
+        await out.stop()
+        await producer.stop()
+        await reader.stop()
+        await audited.stop()
+
+
+async def forge(
+    producer: object, log: KafkaConnection, body: ControlBody, signer: Signer, claimed: Role
+) -> None:
+    """A record with a good signature of a key that hasn't the role."""
+    value, line = encode_control(body, log="log-1", signer=signer.id, role=claimed, written_ms=1)
+    await producer.send(  # type: ignore[attr-defined]
+        log.topic(CONTROL), value, headers=[(SIGNATURE_HEADER, signer.sign(line))], partition=0
+    )
+
+
+def told(registry: Registry) -> tuple[object, ...]:
+    """All that a record can change, but the count of those that were ignored."""
+    return (
+        registry.log,
+        registry.partitions,
+        {key: (grant.roles, grant.revoked_at) for key, grant in registry.grants.items()},
+        dict(registry.registrations),
+        dict(registry.fenced),
+        dict(registry.exits),
+        {name: (domain.tenant, frozenset(domain.admitted)) for name, domain in registry.domains.items()},
+        dict(registry.bound_salts),
+        dict(registry.durable_owners),
+        set(registry.destroyed),
+        dict(registry.limits),
+        dict(registry.policies),
+        dict(registry.holds),
+        dict(registry.deletions),
+        dict(registry.nonces),
+        dict(registry.schema),
+        registry.controller_term,
+    )
