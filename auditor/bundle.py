@@ -20,6 +20,7 @@ from auditor.proof import make_statement, seal
 from auditor.record import StreamRecord, UnreadableRecord, read_record
 from auditor.registry import REGISTRY_KINDS, Ignored
 from auditor.segment import raw_leaf
+from auditor.statement import make_predicate
 from events.chain import sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
@@ -54,8 +55,7 @@ def make_bundle(
     order within each partition; everything of other tenants is left out here."""
     lines = [_line(one) for one in _evidence_lines(evidence, control, events, anchor)]
     body = b"".join(lines)
-    log, request = evidence.registry.log, evidence.request
-    payload = make_statement(verdict, log, request.record_sha256, sha256(body))
+    payload = make_statement(make_predicate(verdict, evidence, anchor), sha256(body))
     return seal(payload, signer) + b"\n" + body
 
 

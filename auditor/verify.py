@@ -16,6 +16,7 @@ from auditor.proof import BundleError, Statement, open_statement, unseal
 from auditor.record import UnreadableRecord, WithheldPartError, assemble
 from auditor.registry import REGISTRY_KINDS, ControlFold, Ignored
 from auditor.segment import LogWatch, Partition, raw_leaf, record_leaf
+from auditor.statement import make_predicate, told_alike
 from auditor.verdict import UNANCHORED, judge
 from events.chain import sha256
 from events.errors import KvledgerError
@@ -88,6 +89,9 @@ def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_
         raise BundleError(
             f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
         )
+    predicate = make_predicate(found, evidence, checked)
+    if told_alike(predicate) != told_alike(statement.predicate):
+        raise BundleError("the statement says something about the log that the evidence doesn't give")
     return Verified(found, signer, vouched, payload, checked, anchoring, sum(map(_by_digest, lines)))
 
 

@@ -31,6 +31,17 @@ INVALID = 4
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
+CLAIM = (
+    "As of the frontier, no copy in scope that was admitted before the request existed on any registered holder, under "
+    "the assumptions listed; what is not PROVEN is not claimed."
+)
+NOT_CLAIMED = (
+    "physical erasure of memory cells",
+    "honesty of a worker that lies in signed statements",
+    "copies outside the registered holders: encoder caches, draft models, unregistered stores",
+    "bodies withheld from this bundle concern other tenants by the auditor's word",
+    "records shown by digests alone can't be read or are of no registered stream by the auditor's word",
+)
 
 
 class Invalid(Exception):
@@ -428,11 +439,18 @@ STATEMENT = record(
     predicate=record(
         version=Field(one_of(1), 1),
         log=text(0, 1 << 30),
-        claim=text(0, 1 << 30),
-        not_claimed=several(text(0, 1 << 30)),
+        claim=one_of(CLAIM),
+        not_claimed=several(one_of(*NOT_CLAIMED)),
+        request=lambda value: value,
         verdict=lambda value: value,
+        membership=lambda value: value,
+        anchoring=text(0, 1 << 30),
+        checkpoint=lambda value: value,
+        timeline=lambda value: value,
+        verifier=text(0, 1 << 30),
     ),
 )
+TIMED = ("registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce")
 SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=COUNT, root=HASH)
 
 
@@ -462,6 +480,7 @@ class Control:
         self.broken: list[int] = []
         self.unread: list[int] = []
         self.leaves: list[tuple[int, bytes]] = []
+        self.told: list[tuple[int, str, str, int]] = []
         self._used: set[tuple[str, str]] = set()
 
     @property
@@ -530,8 +549,18 @@ class Control:
             if used in self._used:
                 return
             self._used.add(used)
-        if body is not None:
-            self._learn(offset, body, digest)
+        if body is not None and self._learn(offset, body, digest) and body["kind"] in TIMED:
+            kind = body["kind"]
+            subject = body.get("durable_id") or body.get("requester") or body.get("worker", "")
+            if kind in ("registered", "fenced"):
+                subject = f"{body['worker']}/{body['rank']}/{body['epoch']}"
+            elif kind == "exit_attested":
+                subject = f"{body['worker']} {body['engine_life']}"
+            elif kind == "audit_nonce":
+                subject = f"request {body['request']}"
+            elif kind == "deletion_requested":
+                self.requests[offset] |= {name: header[name] for name in ("written_ms", "key_scope")}
+            self.told.append((offset, kind, subject, header["written_ms"]))
 
     def _authorised(
         self, offset: int, header: Json, head: bytes, signature: bytes | None, body: Json | None
@@ -546,7 +575,8 @@ class Control:
             return False
         return signed_by(key["key"], signature, head)
 
-    def _learn(self, offset: int, body: Json, digest: bytes) -> None:
+    def _learn(self, offset: int, body: Json, digest: bytes) -> bool:
+        """Whether it is obeyed, for the kinds of a timeline."""
         kind = body["kind"]
         if kind == "genesis":
             self.log, self.operator, self.partitions = body["log"], body["operator_key"], body["partitions"]
@@ -557,12 +587,14 @@ class Control:
             key = self.keys.get(key_id(body["public_key"]))
             if key is not None and body["public_key"] != self.operator:
                 key["revoked"] = True
+                key["revoked_at"] = offset
         elif kind == "registered":
-            self._register(offset, body, digest)
+            return self._register(offset, body, digest)
         elif kind == "fenced":
             stream = (body["worker"], body["rank"], body["epoch"])
-            if stream in self.epochs:
-                self.fences.setdefault(stream, body["evidence"])
+            if stream not in self.epochs:
+                return False
+            self.fences.setdefault(stream, body["evidence"])
         elif kind == "exit_attested":
             self.exits.setdefault((body["worker"], body["engine_life"]), offset)
         elif kind == "holder_enrolled":
@@ -579,22 +611,25 @@ class Control:
             self.requests[offset] = {**body, "number": offset, "sha256": digest}
         elif kind == "audit_nonce":
             self.nonces.append((offset, body["request"]))
+        return True
 
     def _grant(self, key: bytes, roles: tuple[str, ...]) -> None:
-        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False}
+        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False, "revoked_at": None}
 
-    def _register(self, offset: int, body: Json, digest: bytes) -> None:
+    def _register(self, offset: int, body: Json, digest: bytes) -> bool:
         stream = (body["worker"], body["rank"], body["epoch"])
         known = self.epochs.get(stream)
         if known is not None:
             if known["body"] != body:
                 self.fences.setdefault(stream, "conflict")
-        elif body["partition"] < self.partitions:
+            return False
+        if body["partition"] < self.partitions:
             life = (body["worker"], body["rank"], body["engine_life"])
             self.epochs[stream] = {
                 "stream": stream, "no": offset, "life": life, "key": body["public_key"],
                 "partition": body["partition"], "sha256": digest, "body": body,
             }  # fmt: skip
+        return stream in self.epochs
 
     def newest(self, worker: str, rank: int) -> Json:
         return max((e for s, e in self.epochs.items() if s[:2] == (worker, rank)), key=lambda e: int(e["no"]))
@@ -667,6 +702,8 @@ class Stream:
         self.snapshot: Json | None = None
         self.faults: list[tuple[str, int]] = []
         self.diverged: list[tuple[int, Place]] = []
+        self.stated: set[Place] = set()
+        self.derived = False
 
     # a record
 
@@ -869,6 +906,9 @@ class Stream:
             elif seq is not None and made.inventory == "empty":
                 made.base, made.born_empty = seq, True
             self.holders[declared["name"]] = made
+
+    def volatile(self) -> set[str]:
+        return {name for name, holder in self.holders.items() if holder.durable is None}
 
     def doubt(self, name: str, holder: Holder) -> None:
         holder.inventory, holder.lost, holder.base, holder.born_empty = "partial", True, None, False
@@ -1082,11 +1122,12 @@ class Stream:
 
     def compare(self, alias: bytes, event: Json, seq: int) -> None:
         place: Place = (event["holder"], event["group"], alias)
+        self.stated.add(place)
+        self.derived = self.derived or event["source"] == "derived"
         holder = self.holders.get(event["holder"])
         exact = holder is not None and holder.base is not None
-        ids = [block for block, copy in self.held.get(place, {}).items() if copy.state != "invalid"]
-        total = sum(int.from_bytes(block, "big") for block in ids) % WHOLE_SPACE
-        if (event["count"], event["checksum"]) == (len(ids), total.to_bytes(16, "big")):
+        count, total = self.sum_of(place)
+        if (event["count"], event["checksum"]) == (count, total.to_bytes(16, "big")):
             if exact and place in self.unverified:
                 self.unverified[place] &= self.held.get(place, {}).keys()
             return
@@ -1094,6 +1135,10 @@ class Stream:
             self.diverged.append((seq, place))
         if self.whole:
             self.snapshot, self.status = None, "quarantined"
+
+    def sum_of(self, place: Place) -> tuple[int, int]:
+        ids = [block for block, copy in self.held.get(place, {}).items() if copy.state != "invalid"]
+        return len(ids), sum(int.from_bytes(block, "big") for block in ids) % WHOLE_SPACE
 
 
 # ---------------------------------------------------------------- the request's case
@@ -1117,6 +1162,11 @@ class Case:
         self.ended_at: int | None = None
         self.stored_under = self.opened_under = -1
         self.recreated = self.removed = 0
+        self.ended = dict.fromkeys(ENDS, 0)
+        self.transfers: list[tuple[Any, ...]] = []
+
+
+ENDS = ("cleared", "evicted", "rejected", "closed")
 
 
 class Trial:
@@ -1249,6 +1299,7 @@ class Trial:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
         again = seq < stream.next
+        ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
             case.disputes.append("chain_break")
@@ -1258,6 +1309,9 @@ class Trial:
             case.disputes.append("signature_invalid")
         if landed is None:
             return
+        for how, count in ended.items():
+            case.ended[how] += count
+        case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
         for alias, events in parts.items():
@@ -1300,6 +1354,83 @@ class Trial:
             for block, parent in links:
                 if self.parents[domain].setdefault(block, parent) != parent:
                     self.torn[domain].add(block)
+
+    def ending(
+        self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
+    ) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
+        """What a record is about to end: copies that may be in scope and aren't fresh, each once, and transfers."""
+        ended, transfers = dict.fromkeys(ENDS, 0), []
+        over: set[tuple[Place, bytes]] = set()
+        for event in told:
+            if event["type"] == "cleared":
+                ended["cleared"] += self.fall(case, set(event["holders"]), over)
+            elif event["type"] == "closed" and event["engine_ended"]:
+                ended["closed"] += self.fall(case, case.stream.volatile(), over)
+        for alias, events in parts.items():
+            for event in events:
+                if event["type"] == "block_evicted" and event["certain"]:
+                    place: Place = (event["holder"], event["group"], alias)
+                    ended["evicted"] += self.fall_of(case, place, event["ids"], over)
+                elif event["type"] in ("transfer_committed", "transfer_aborted", "transfer_rejected"):
+                    if event["transfer"] not in case.stream.moving:
+                        continue
+                    where, age, since, ids = case.stream.moving[event["transfer"]]
+                    how = event["type"].removeprefix("transfer_")
+                    if how == "rejected":
+                        pending = case.stream.pending(where, event["transfer"])
+                        ended["rejected"] += self.fall_of(case, where, pending, over)
+                    if self.carries_old(case, where, age, since, ids):
+                        transfers.append((event["transfer"], where[0], len(ids), how, seq))
+        return ended, transfers
+
+    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> int:
+        return sum(
+            self.fall_of(case, place, copies, over)
+            for place, copies in case.stream.held.items()
+            if place[0] in holders
+        )
+
+    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> int:
+        copies, count = case.stream.held.get(place, {}), 0
+        for block in blocks:
+            if block not in copies or (place, block) in over:
+                continue
+            copy = copies[block]
+            inside = self.covers(case.names.get(place[2], place[2].hex()), block, copy.profile)
+            if inside is not False and self.copy_age(case, place[0], copy) != "fresh":
+                over.add((place, block))
+                count += 1
+        return count
+
+    def carries_old(self, case: Case, place: Place, age: int | None, since: int, ids: Any) -> bool:
+        if self.age(case, place[0], age, since) == "fresh":
+            return False
+        domain = case.names.get(place[2], place[2].hex())
+        return any(self.covers(domain, block, None) is not False for block in ids)
+
+    def died(self, gone: dict[tuple[str, int, str], str]) -> int:
+        lives: dict[Any, list[Json]] = defaultdict(list)
+        for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
+            lives[epoch["life"]].append(epoch)
+        total = 0
+        for (worker, _, life), epochs in lives.items():
+            cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+            if epochs[-1]["stream"] in gone and cases:
+                total += cases[-1].ended["closed"]
+                if self.control.exits.get((worker, life), -1) > self.no:
+                    total += self.fall(cases[-1], cases[-1].stream.volatile(), set())
+        return total
+
+    def moved(self) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
+            open_ = [
+                (name, place[0], len(ids), "open", since)
+                for name, (place, age, since, ids) in case.stream.moving.items()
+                if self.carries_old(case, place, age, since, ids)
+            ]
+            found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
+        return found
 
     def came(self, case: Case, one: Json, seq: int, offset: int) -> None:
         place: Place = one["place"]
@@ -1358,6 +1489,7 @@ class Trial:
         found = {
             "seq": seq, "offset": offset, "installed": installed, "standing": standing, "nonce": event["nonce"],
             "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
+            "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
                 name: (one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned)
                 for name, one in stream.holders.items()
@@ -1468,6 +1600,9 @@ class Trial:
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
             "removed": sum(case.removed for case in self.cases.values()),
+            **{how: sum(case.ended[how] for case in self.cases.values()) for how in ENDS[:3]},
+            "died": self.died(gone),
+            "transfers": self.moved(),
             "nonce": nonce,
             "holders": sorted(self.discharges(owing, gone), key=repr),
             "anchoring": anchoring["line"],
@@ -1744,13 +1879,66 @@ class Trial:
                     *told,
                     left,
                     removed,
+                    case.stream.next - 1 if case is not None and case.stream.seen else None,
+                    *self.inventory(acks, name, holder),
+                    self.stated(case, name, holder),
                 )
+
+    def inventory(self, acks: list[Json], name: str, holder: Holder | None) -> tuple[int | None, str | None]:
+        """What was held at the last acks, over all domains."""
+        mine = [one for ack in acks for one in ack["held"] if holder is not None and one[0] == name]
+        if not acks:
+            return None, None
+        return sum(one[1] for one in mine), f"{sum(one[2] for one in mine) % WHOLE_SPACE:032x}"
+
+    def stated(self, case: Case | None, name: str, holder: Holder | None) -> str:
+        if case is None or holder is None:
+            return "none"
+        mine = {place for place in case.stream.stated if place[0] == name}
+        if not mine or any(place[0] == name and place not in mine for place in case.appeared):
+            return "none"
+        return "derived" if case.stream.derived else "pool"
+
+    def membership(self, stated: Json) -> Json:
+        """What the statement says of the fleet, but for whose word that is."""
+        lives: dict[Any, list[Json]] = defaultdict(list)
+        for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
+            lives[epoch["life"]].append(epoch)
+        canaries = []
+        for (worker, _, _), epochs in lives.items():
+            cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+            if worker == CANARY and not any(c.appeared or c.stream.declared for c in cases):
+                canaries.append(path(epochs[-1]))
+        return {
+            "basis": stated["basis"],
+            "operator": key_id(self.control.operator),
+            "lives": len(lives),
+            "streams": len(self.control.epochs),
+            "canaries": canaries,
+            "strangers": ["/".join(map(str, one)) for one in sorted(self.strangers)],
+            "keys": [
+                {"key": name, "roles": sorted(key["roles"]), "revoked_at": key["revoked_at"]}
+                for name, key in sorted(self.control.keys.items())
+            ],
+        }
+
+    def timeline(self) -> list[Json]:
+        found = []
+        for offset, kind, subject, written_ms in self.control.told:
+            if offset < self.no or (kind == "deletion_requested" and offset != self.no):
+                continue
+            if kind != "audit_nonce" or subject == f"request {self.no}":
+                found.append({"offset": offset, "kind": kind, "subject": subject, "written_ms": written_ms})
+        return found[:500]
 
 
 HOLDER_FACTS = (
     "worker", "rank", "epoch", "engine_life", "epoch_no", "holder", "tier", "durable_id", "inventory", "discharge",
-    "ack_seq", "ack_offset", "installed", "nonce", "old_left", "removed",
+    "ack_seq", "ack_offset", "installed", "nonce", "old_left", "removed", "read_to", "held", "checksum", "stated",
 )  # fmt: skip
+
+
+TRANSFER_FACTS = ("worker", "rank", "epoch", "transfer", "holder", "blocks", "state", "seq")
 
 
 def path(epoch: Json) -> str:
@@ -1844,6 +2032,14 @@ def note_holds(note: str, name: str, key: bytes, kind: int) -> bool:
     return bool(mine)
 
 
+def cosigned_at(note: str, name: str, key: bytes) -> int | None:
+    if not note_holds(note, name, key, 4):
+        return None
+    hint = sha(name.encode() + b"\n\x04" + key)[:4]
+    mine = [raw for given, raw in note_signatures(note)[1] if given == name and raw[:4] == hint]
+    return max(int.from_bytes(raw[4:12], "big") for raw in mine)
+
+
 def witness_key(vkey: str) -> tuple[str, bytes]:
     name, hint, raw = vkey.split("+", 2)
     material = base64.b64decode(raw, validate=True)
@@ -1858,7 +2054,7 @@ def check_anchor(
     stated = [line for line in lines if line["t"] == "anchor"]
     segments = {int(line["i"]): segment(line) for line in lines if line["t"] == "segment"}
     if not stated and not segments:
-        return {"line": "anchoring: none", "problems": [], "witnessed": 0, "quorum": 0}
+        return {"line": "anchoring: none", "problems": [], "witnessed": 0, "quorum": 0, "checkpoint": None}
     (anchor,) = stated
     need(len(segments) == sum(line["t"] == "segment" for line in lines) and bool(segments))
     note = str(anchor["note"])
@@ -1903,7 +2099,23 @@ def check_anchor(
         told = f"anchoring: none ({(uncovered + unsealed)[0]})"
     if problems:
         told = "anchoring: none (the log contradicts its checkpoint)"
-    return {"line": told, "problems": problems, "witnessed": witnessed, "quorum": quorum}
+    checkpoint = {
+        "origin": origin,
+        "size": int(size),
+        "root": base64.b64decode(packed_).hex(),
+        "quorum": quorum,
+        "witnesses": [
+            {"key": str(listed), "cosigned_s": cosigned_at(note, given, key)}
+            for listed, (given, key) in zip(anchor["witnesses"], keys, strict=True)
+        ],
+    }
+    return {
+        "line": told,
+        "problems": problems,
+        "witnessed": witnessed,
+        "quorum": quorum,
+        "checkpoint": checkpoint,
+    }
 
 
 def fit(
@@ -2018,8 +2230,10 @@ def _verify(raw: bytes, trusted: bytes) -> str:
             raise Invalid("an event record is out of order or behind the frontier")
         last[partition] = offset
         trial.feed(line)
-    found = trial.judge(check_anchor(control, lines, starts, ends))
+    anchored = check_anchor(control, lines, starts, ends)
+    found = trial.judge(anchored)
     compare(found, stated, trial)
+    compare_frame(statement["predicate"], anchored, trial)
     return str(found["kind"])
 
 
@@ -2055,10 +2269,13 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         "reasons": {(one["condition"], one["reason"], one["subject"], one["waits"]) for one in stated["reasons"]},
         "counter": sorted((counterexample(one) for one in stated["counterexamples"]), key=repr),
         "recreated": stated["recreated"],
-        "removed": stated["removed"],
+        **{name: stated[name] for name in ("removed", "cleared", "died", "evicted", "rejected")},
+        "transfers": [tuple(one[name] for name in TRANSFER_FACTS) for one in stated["transfers"]],
         "nonce": stated["closing_nonce"],
         "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
     }  # fmt: skip
+    need(stated["transfers_in_all"] == len(found["transfers"]))
+    found["transfers"] = found["transfers"][:200]
     for name, value in said.items():
         if found[name] != value:
             raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
@@ -2066,6 +2283,27 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         raise Invalid(f"the evidence gives «{found['anchoring']}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:
         raise Invalid("the statement is about another scope")
+
+
+def compare_frame(stated: Json, anchored: Json, trial: Trial) -> None:
+    """What the statement says around the verdict. The time stamp of the checkpoint is not looked at here."""
+    checkpoint = stated["checkpoint"]
+    if checkpoint is not None:
+        checkpoint = {name: value for name, value in checkpoint.items() if name != "stamp"}
+    request = {
+        "record_sha256": trial.request["sha256"].hex(),
+        **{name: trial.request[name] for name in ("reason", "key_scope", "written_ms", "deadline_s")},
+    }
+    for name, here, said in (
+        ("request", request, stated["request"]),
+        ("membership", trial.membership(stated["membership"]), stated["membership"]),
+        ("checkpoint", anchored["checkpoint"], checkpoint),
+        ("timeline", trial.timeline(), stated["timeline"]),
+        ("anchoring", anchored["line"], stated["anchoring"]),
+        ("not_claimed", NOT_CLAIMED, stated["not_claimed"]),
+    ):
+        if here != said:
+            raise Invalid(f"the evidence gives something else than the statement says ({name})")
 
 
 def main(arguments: list[str]) -> int:

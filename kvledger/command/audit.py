@@ -391,7 +391,8 @@ def _print(verdict: Verdict) -> None:
         where = f"{holder.worker}/{holder.rank}/{holder.holder}"
         ack = f" (record {holder.ack_seq})" if holder.discharge == "ack" else ""
         typer.echo(f"  holder {where}: {holder.discharge}{ack}")
-    typer.echo(f"  removed {verdict.removed}, recreated {verdict.recreated}")
+    ended = ("removed", "cleared", "died", "evicted", "rejected", "recreated")
+    typer.echo("  copies " + ", ".join(f"{name} {getattr(verdict, name)}" for name in ended))
     for assumption in verdict.assumptions:
         typer.echo(f"  assumes {assumption}")
 
