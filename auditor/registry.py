@@ -52,6 +52,11 @@ REGISTRY_KINDS = frozenset(
 )
 """Kinds whose bodies every proof shows; the others belong to a tenant."""
 
+TIMED_KINDS = frozenset(
+    {"registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce"}
+)
+"""Kinds that a proof's timeline names."""
+
 
 @dataclass(slots=True)
 class KeyGrant:

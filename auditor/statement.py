@@ -49,7 +49,7 @@ def make_predicate(
         anchoring=next(
             (one for one in verdict.assumptions if one.startswith("anchoring: ")), "anchoring: none"
         ),
-        checkpoint=None if anchor is None else _checkpoint(anchor, stamp),
+        checkpoint=None if anchor is None else state_checkpoint(anchor, stamp),
         timeline=tuple(_timeline(evidence))[:SHOWN_MOMENTS],
         verifier=f"kvledger {program_version()}",
     )
@@ -91,7 +91,8 @@ def _membership(verdict: Verdict, evidence: Evidence) -> Membership:
     )
 
 
-def _checkpoint(anchor: Anchor, stamp: StampStated | None) -> CheckpointStated:
+def state_checkpoint(anchor: Anchor, stamp: StampStated | None) -> CheckpointStated:
+    """What a statement says of the checkpoint that it rests on."""
     head = parse_head(anchor.note.text)
     return CheckpointStated(
         origin=head.origin,
