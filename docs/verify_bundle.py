@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verifies a kvledger deletion bundle, apart from kvledger: this one file, Python 3.11 and `cryptography`.
+"""Verifies a kvledger deletion bundle or report, apart from kvledger: this one file, Python 3.11 and `cryptography`.
 
     python verify_bundle.py BUNDLE KEY      KEY: the operator's or the auditor's public key, 64 hex characters
 
@@ -19,6 +19,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -31,6 +32,16 @@ INVALID = 4
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
+REPORT_CLAIM = (
+    "These are all deletion requests that the register holds from the first position up to, without, the next one, and "
+    "the newest verdict that an auditor of this log had signed on each of them when the report was made."
+)
+REPORT_NOT_CLAIMED = (
+    "that a verdict still holds: each holds as of its own frontier; judge again with kvledger audit run --all",
+    "which verdict is the newest: that no newer one was left out is the auditor's word",
+    "times: they are those of the writers' clocks",
+    "requests that were never written into this register",
+)
 CLAIM = (
     "As of the frontier, no copy in scope that was admitted before the request existed on any registered holder, under "
     "the assumptions listed; what is not PROVEN is not claimed."
@@ -450,6 +461,37 @@ STATEMENT = record(
         verifier=text(0, 1 << 30),
     ),
 )
+REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
+REPORT_STATEMENT = record(
+    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    subject=several(SUBJECT, 2, 2),
+    predicateType=one_of(REPORT_TYPE),
+    predicate=record(
+        version=Field(one_of(1), 1),
+        made_ms=COUNT,
+        audit_end=COUNT,
+        verifier=text(0, 1 << 30),
+        **{
+            name: lambda value: value
+            for name in (
+                "log", "claim", "not_claimed", "first", "next", "control_end", "control_hash", "gaps", "counts", "late",
+                "entries", "not_obeyed", "anchoring", "checkpoint",
+            )
+        },
+    ),
+)  # fmt: skip
+AUDIT_RECORD = record(v=Field(one_of(1), 1), signer=NAME, signature=hexed(64), statement=text(0, 1 << 30))
+POSITION = record(topic=NAME, partition=COUNT, offset=COUNT)
+VERDICT_GIVEN = record(
+    type=Field(one_of("verdict"), "verdict"),
+    log=NAME,
+    request=COUNT,
+    verdict=one_of("PROVEN", "REFUTED", "PENDING", "UNPROVABLE"),
+    reasons=several(record(reason=TEXT, condition=NAME, subject=TEXT, detail=TEXT, cure=TEXT)),
+    frontier=several(POSITION),
+    bundle_sha256=optional(HASH),
+    given_ms=COUNT,
+)
 TIMED = ("registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce")
 SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=COUNT, root=HASH)
 
@@ -479,6 +521,7 @@ class Control:
         self.nonces: list[tuple[int, int]] = []
         self.broken: list[int] = []
         self.unread: list[int] = []
+        self.passed: list[int] = []
         self.leaves: list[tuple[int, bytes]] = []
         self.told: list[tuple[int, str, str, int]] = []
         self._used: set[tuple[str, str]] = set()
@@ -508,8 +551,10 @@ class Control:
             self._step(offset, sha(head), header["body_sha256"], sha(signature or b""))
             self._obey(offset, header, head, signature, None, b"")
             return
-        rest = str(line["b"]).encode()
-        value = head + b"\n" + rest
+        self._read(offset, head + b"\n" + str(line["b"]).encode(), signature)
+
+    def _read(self, offset: int, value: bytes, signature: bytes | None) -> None:
+        """A record that is shown whole."""
         first, _, behind = value.partition(b"\n")
         self._step(offset, sha(first), sha(behind), sha(signature or b""))
         try:
@@ -518,6 +563,7 @@ class Control:
             body = CONTROL_BODY(json.loads(behind))
             need(body["kind"] == header["kind"])
         except (ValueError, RecursionError):
+            self.passed.append(offset)
             if any(signed_by(key["key"], signature, first) for key in self.keys.values()):
                 self.unread.append(offset)
             return
@@ -543,10 +589,12 @@ class Control:
     ) -> None:
         if not self._authorised(offset, header, head, signature, body):
             self.broken.append(offset)
+            self.passed.append(offset)
             return
         if header["idempotency_key"] is not None:
             used = (header["key_scope"] or header["signer"], header["idempotency_key"])
             if used in self._used:
+                self.passed.append(offset)
                 return
             self._used.add(used)
         if body is not None and self._learn(offset, body, digest) and body["kind"] in TIMED:
@@ -588,6 +636,8 @@ class Control:
             if key is not None and body["public_key"] != self.operator:
                 key["revoked"] = True
                 key["revoked_at"] = offset
+            else:
+                self.passed.append(offset)
         elif kind == "registered":
             return self._register(offset, body, digest)
         elif kind == "fenced":
@@ -2164,6 +2214,155 @@ def event_leaf(line: Json) -> bytes:
     return record_leaf(int(line["o"]), sha(head), rest, sha(unbase64(line["s"]) or b""))
 
 
+# ---------------------------------------------------------------- a report
+
+
+class Register(Control):
+    """kv.control as a report shows it: every record by its header at least, requests of the range whole."""
+
+    def __init__(self, first: int, behind: int) -> None:
+        super().__init__()
+        self.first, self.behind = first, behind
+
+    def take(self, line: Json) -> None:
+        offset, signature = int(line["o"]), unbase64(line["s"])
+        if self.start is not None and offset < self.end:
+            raise Invalid("the control records are out of order")
+        if "v" in line:
+            self._read(offset, base64.b64decode(line["v"], validate=True), signature)
+        elif "b" in line:
+            self._read(offset, f"{line['h']}\n{line['b']}".encode(), signature)
+        else:
+            head = str(line["h"]).encode()
+            header = CONTROL_HEADER(json.loads(head))
+            asks = header["kind"] == "deletion_requested" and self.first <= offset < self.behind
+            if asks or header["kind"] in ("genesis", "granted", "revoked"):
+                raise Invalid(f"the body of record {offset} is left out")
+            self._step(offset, sha(head), header["body_sha256"], sha(signature or b""))
+            self._obey(offset, header, head, signature, None, b"")
+
+
+def verify_report(
+    statement: Json,
+    lines: list[Json],
+    body: bytes,
+    signer: str,
+    trusted: bytes,
+    signed: bytes,
+    signature: bytes,
+) -> str:
+    """The worst verdict that a report states of any request, if it holds."""
+    stated, form = statement["predicate"], lines[0]
+    need(form["t"] == "format" and form["version"] == 1)
+    first, behind = int(form["first"]), int(form["next"])
+    control = Register(first, behind)
+    for line in lines:
+        if line["t"] == "control":
+            control.take(line)
+        need(line["t"] in ("format", "anchor", "segment", "control", "verdict"), "an unknown kind of line")
+    if not signed_by(auditor_key(control, signer, trusted), signature, signed):
+        raise Invalid("the envelope is not signed by this key")
+    digests = [one["digest"]["sha256"] for one in statement["subject"]]
+    if digests[1] != sha(body) or digests[0] != control.hash or not 0 <= first <= behind <= control.end:
+        raise Invalid("the evidence is not the one that was signed")
+    given = [read_verdict(line, control) for line in lines if line["t"] == "verdict"]
+    need([one["offset"] for one in given] == sorted({one["offset"] for one in given}))
+    need(all(one["offset"] < stated["audit_end"] for one in given))
+    numbers = sorted(number for number in control.requests if first <= number < behind)
+    entries = [report_entry(control.requests[number], given, stated["made_ms"]) for number in numbers]
+    used = [one[name] for one in entries for name in ("newest", "first_proven") if one[name] is not None]
+    need(
+        {one["offset"] for one in used} == {one["offset"] for one in given}, "a verdict that no request needs"
+    )
+    counts: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        counts["NOT JUDGED" if entry["newest"] is None else entry["newest"]["verdict"]] += 1
+    starts = [(0, control.start - 1)] if control.start else []
+    shown_offsets = [offset for offset, _ in control.leaves]
+    holes = [(a + 1, b - 1) for a, b in pairwise(shown_offsets) if b > a + 1]
+    anchored = check_anchor(control, lines, {}, {("kv.control", 0): control.end})
+    checkpoint = stated["checkpoint"]
+    if checkpoint is not None:
+        checkpoint = {name: value for name, value in checkpoint.items() if name != "stamp"}
+    for name, here, said in (
+        ("claim", REPORT_CLAIM, stated["claim"]),
+        ("not_claimed", list(REPORT_NOT_CLAIMED), stated["not_claimed"]),
+        ("log", control.log, stated["log"]),
+        ("range", [first, behind], [stated["first"], stated["next"]]),
+        ("register", [control.end, control.hash.hex()], [stated["control_end"], stated["control_hash"]]),
+        ("gaps", [list(one) for one in starts + holes], stated["gaps"]),
+        ("entries", entries, stated["entries"]),
+        ("counts", dict(counts), stated["counts"]),
+        ("late", sum(entry["late"] for entry in entries), stated["late"]),
+        (
+            "not_obeyed",
+            sorted(offset for offset in control.passed if first <= offset < behind),
+            [one["offset"] for one in stated["not_obeyed"]],
+        ),
+        ("anchoring", anchored["line"], stated["anchoring"]),
+        ("checkpoint", anchored["checkpoint"], checkpoint),
+    ):
+        if here != said:
+            raise Invalid(f"the register gives something else than the report says ({name})")
+    if counts["REFUTED"]:
+        return "REFUTED"
+    if counts["PENDING"] or counts["NOT JUDGED"]:
+        return "PENDING"
+    faults = starts or holes or anchored["problems"]
+    return "UNPROVABLE" if counts["UNPROVABLE"] or faults else "PROVEN"
+
+
+def read_verdict(line: Json, control: Control) -> Json:
+    """A verdict as kv.audit holds it, under an auditor's checked signature."""
+    record = AUDIT_RECORD(line["v"])
+    raw = base64.b64decode(record["statement"], validate=True)
+    key = control.keys.get(record["signer"])
+    if key is None or "auditor" not in key["roles"] or not signed_by(key["key"], record["signature"], raw):
+        raise Invalid("a verdict is not signed by an auditor of this log")
+    told = VERDICT_GIVEN(json.loads(raw))
+    need(told["log"] == control.log)
+    ends = {(one["topic"], one["partition"]): one["offset"] for one in told["frontier"]}
+    bundle = told["bundle_sha256"]
+    return {
+        "request": told["request"],
+        "offset": COUNT(line["o"]),
+        "verdict": told["verdict"],
+        "signer": record["signer"],
+        "control": ends.get(("kv.control", 0), 0),
+        "given_ms": told["given_ms"],
+        "bundle_sha256": None if bundle is None else bundle.hex(),
+    }
+
+
+def report_entry(request: Json, given: list[Json], made_ms: int) -> Json:
+    mine = [
+        {name: value for name, value in one.items() if name != "request"}
+        for one in given
+        if one["request"] == request["number"]
+    ]
+    proven = [one for one in mine if one["verdict"] == "PROVEN"]
+    proof_ms = proven[0]["given_ms"] - request["written_ms"] if proven else None
+    waited_ms = made_ms - request["written_ms"] if proof_ms is None else proof_ms
+    scope = {
+        name: value.hex()
+        if isinstance(value, bytes)
+        else base64.b64encode(b"".join(value)).decode()
+        if isinstance(value, tuple)
+        else value
+        for name, value in request["scope"].items()
+    }
+    return {
+        "request": request["number"],
+        "record_sha256": request["sha256"].hex(),
+        "scope": scope,
+        **{name: request[name] for name in ("requester", "reason", "key_scope", "written_ms", "deadline_s")},
+        "newest": mine[-1] if mine else None,
+        "first_proven": proven[0] if proven else None,
+        "proof_ms": proof_ms,
+        "late": request["deadline_s"] is not None and waited_ms > request["deadline_s"] * 1_000,
+    }
+
+
 # ---------------------------------------------------------------- the bundle
 
 
@@ -2195,15 +2394,18 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
     signer = envelope["signatures"][0]["keyid"]
     lines: list[Json] = [json.loads(line) for line in body.split(b"\n") if line]
+    kind = envelope["payloadType"].encode()
+    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+    document = json.loads(payload)
+    if document["predicateType"] == REPORT_TYPE:
+        return verify_report(REPORT_STATEMENT(document), lines, body, signer, trusted, signed, signature)
     control = Control()
     for line in lines:
         if line["t"] == "control":
             control.take(line)
-    kind = envelope["payloadType"].encode()
-    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     if not signed_by(auditor_key(control, signer, trusted), signature, signed):
         raise Invalid("the envelope is not signed by this key")
-    statement = STATEMENT(json.loads(payload))
+    statement = STATEMENT(document)
     stated = statement["predicate"]["verdict"]
     if statement["subject"][1]["digest"]["sha256"] != sha(body):
         raise Invalid("the evidence is not the one that was signed")

@@ -26,7 +26,7 @@ from events.model.audit import AuditRecord, PartitionPosition, VerdictGiven
 from events.model.control import DeletionRequested, DomainScope, TenantScope
 from events.signing import Signer, verify
 from tests.support.audit_log import AuditLog
-from tests.support.bundle import AUDITOR, OPERATOR
+from tests.support.bundle import AUDITOR, INVALID, OPERATOR, second_says
 from tests.support.page import read_page
 from tests.support.paper_case import pdf_text
 from tests.support.sealed_log import sealed
@@ -112,7 +112,15 @@ class Population:
 
 
 def checked(raw: bytes) -> VerifiedReport:
-    return verify_report(raw, OPERATOR.public_key)
+    """By both verifiers, who must agree."""
+    second = second_says(raw, OPERATOR.public_key)
+    try:
+        verified = verify_report(raw, OPERATOR.public_key)
+    except BundleError:
+        assert second == INVALID
+        raise
+    assert second == verified.kind
+    return verified
 
 
 @pytest.fixture
