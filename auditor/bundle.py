@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from auditor.anchoring import Anchor
 from auditor.evidence import Evidence
@@ -24,7 +25,6 @@ from auditor.statement import make_predicate
 from events.chain import sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
-from events.kafka.connection import RawRecord
 from events.model.batch import Header
 from events.model.control import (
     ControlBody,
@@ -39,6 +39,9 @@ from events.model.control import (
     TenantScope,
 )
 from events.signing import Signer
+
+if TYPE_CHECKING:
+    from events.kafka.connection import RawRecord
 
 FORMAT_VERSION = 1
 

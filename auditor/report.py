@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -40,12 +40,14 @@ from events.chain import sha256
 from events.codec import decode_audit, decode_control
 from events.errors import DecodeError, KvledgerError
 from events.ids import KeyId, Role, VerdictKind
-from events.kafka.connection import RawRecord
 from events.model.audit import AuditRecord, VerdictGiven
 from events.model.control import ControlHeader, Scope
 from events.model.field import Hex32, Offset, Record
 from events.signing import Signer, key_id, verify
 from events.topic import CONTROL
+
+if TYPE_CHECKING:
+    from events.kafka.connection import RawRecord
 
 REPORT_TYPE: Final = "urn:kvledger:predicate:deletion-report:v1"
 KEY_KINDS = frozenset({"genesis", "granted", "revoked"})
