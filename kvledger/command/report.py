@@ -174,7 +174,7 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
     if not registry.log:
         raise CommandError("the log has no genesis record", exit_code=ExitCode.CONFIGURATION)
     sealed = min(end, main.ends.get((CONTROL.name, 0), 0)) or end
-    span = Range(_position(first, control, end), sealed if next_ is None else _position(next_, control, end))
+    span = Range(position(first, control, end), sealed if next_ is None else position(next_, control, end))
     if not span.first <= span.next <= end:
         raise CommandError(
             f"kv.control ends at {end}: there is no range from {span.first} to {span.next}",
@@ -195,7 +195,7 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
     return raw, signer.public_key
 
 
-def _position(text: str, control: Sequence[RawRecord], end: int) -> int:
+def position(text: str, control: Sequence[RawRecord], end: int) -> int:
     """An offset, or that of the first record stamped at or after a time."""
     from kvledger.command.at import parse_time
 

@@ -213,11 +213,7 @@ async def test_a_period_is_reported_whole_stamped_and_put_on_paper(
     later = request + 1
     code, out, _ = published.run("report", str(report), "--from", str(later))
     assert (code, "no request" in out) == (0, True)
-    assert published.run("report", str(report), "--to", "2000-01-01T00:00:00Z")[0] == 0
-    assert published.run("report", str(report), "--from", "2099-01-01", "--json")[0] == 0
     assert published.run("report", str(report), "--from", "999999")[0] == 2
-    code, _, error = published.run("report", str(report), "--from", "yesterday")
-    assert (code, "yesterday is no time" in error) == (2, True)
     # An authority that is away costs the stamp and nothing else; without its certificate nobody is asked.
     away = {"KVLEDGER_TSA_URL": tsa.url, "KVLEDGER_TSA_CERTIFICATE": str(pem)}
     code, _, error = published.run(*judging, env=away)

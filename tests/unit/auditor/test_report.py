@@ -25,6 +25,8 @@ from events.kafka.connection import RawRecord
 from events.model.audit import AuditRecord, PartitionPosition, VerdictGiven
 from events.model.control import DeletionRequested, DomainScope, TenantScope
 from events.signing import Signer, verify
+from kvledger.command.report import position
+from kvledger.failure import CommandError
 from tests.support.audit_log import AuditLog
 from tests.support.bundle import AUDITOR, INVALID, OPERATOR, second_says
 from tests.support.page import read_page
@@ -302,6 +304,20 @@ def test_an_edited_byte_leaves_no_report_with_another_meaning(population: Popula
         except BundleError:
             continue
         assert found == honest
+
+
+def test_a_position_is_an_offset_or_the_first_record_of_a_time() -> None:
+    stamped = [
+        RawRecord("kv.control", 0, at, None, b"", None, ms)
+        for at, ms in ((0, 0), (1, DAY_MS), (2, 2 * DAY_MS))
+    ]
+    assert position("17", stamped, 3) == 17
+    assert position("1970-01-02", stamped, 3) == 1
+    assert position("1970-01-02T00:00:01+00:00", stamped, 3) == 2
+    assert position("2099-01-01", stamped, 3) == 3
+    for text in ("yesterday", "-1", "", "٣", "9" * 30):
+        with pytest.raises(CommandError, match="is no time"):
+            position(text, stamped, 3)
 
 
 def test_a_report_becomes_paper_and_tables(population: Population) -> None:
