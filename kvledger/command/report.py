@@ -45,12 +45,18 @@ def report(
 
     Example: kvledger audit report november.jsonl --from 2026-11-01 --to 2026-12-01
     """
+    from auditor.proof import BundleError
     from auditor.report import verify_report
     from kvledger.control import or_unavailable
 
     settings = load_settings()
     raw, public_key = asyncio.run(or_unavailable(lambda: _make(settings, first, next_)))
-    verified = verify_report(raw, public_key)
+    try:
+        verified = verify_report(raw, public_key)
+    except BundleError as error:
+        raise CommandError(
+            f"the report would not verify: {error}", exit_code=ExitCode.BUNDLE_INVALID
+        ) from error
     try:
         out.write_bytes(raw)
     except OSError as error:
