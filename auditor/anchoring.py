@@ -71,13 +71,15 @@ class Anchoring:
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """What a bundle carries of the main log: the checkpoint, the segments it shows by their leaf number, and the
-    hashes that lead from them to the root. `said` are problems of `kv.audit` by the auditor's word."""
+    hashes that lead from them to the root. `said` are problems of `kv.audit` by the auditor's word, `stamp` is a
+    TimeStampResp over the checkpoint's text (RFC 3161, DER) or nothing; `auditor.timestamp` checks it."""
 
     note: Note
     policy: WitnessPolicy
     segments: Mapping[int, Segment]
     hashes: tuple[bytes, ...]
     said: tuple[str, ...] = ()
+    stamp: bytes = b""
 
     def holds(self, log: str) -> bool:
         """Whether the segments are leaves of the checkpoint's tree; its signature is the caller's to check."""

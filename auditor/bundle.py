@@ -12,18 +12,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from auditor.anchoring import Anchor
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
-from auditor.proof import make_statement, seal
+from auditor.proof import StampStated, make_statement, seal
 from auditor.record import StreamRecord, UnreadableRecord, read_record
 from auditor.registry import REGISTRY_KINDS, Ignored
 from auditor.segment import raw_leaf
+from auditor.statement import make_predicate
 from events.chain import sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
-from events.kafka.connection import RawRecord
 from events.model.batch import Header
 from events.model.control import (
     ControlBody,
@@ -39,6 +40,9 @@ from events.model.control import (
 )
 from events.signing import Signer
 
+if TYPE_CHECKING:
+    from events.kafka.connection import RawRecord
+
 FORMAT_VERSION = 1
 
 
@@ -49,13 +53,15 @@ def make_bundle(
     events: Iterable[RawRecord],
     signer: Signer,
     anchor: Anchor | None = None,
+    stamp: StampStated | None = None,
 ) -> bytes:
-    """The whole file. `control` and `events` are raw records up to the verdict's frontier, `events` in offset
+    """The whole file. `stamp` is what the anchor's time stamp says.
+
+    `control` and `events` are raw records up to the verdict's frontier, `events` in offset
     order within each partition; everything of other tenants is left out here."""
     lines = [_line(one) for one in _evidence_lines(evidence, control, events, anchor)]
     body = b"".join(lines)
-    log, request = evidence.registry.log, evidence.request
-    payload = make_statement(verdict, log, request.record_sha256, sha256(body))
+    payload = make_statement(make_predicate(verdict, evidence, anchor, stamp), sha256(body))
     return seal(payload, signer) + b"\n" + body
 
 
@@ -95,6 +101,7 @@ def anchor_lines(anchor: Anchor) -> Iterator[dict[str, object]]:
         "quorum": anchor.policy.quorum,
         "hashes": [one.hex() for one in anchor.hashes],
         "said": list(anchor.said),
+        **({"stamp": base64.b64encode(anchor.stamp).decode()} if anchor.stamp else {}),
     }
     for index, segment in sorted(anchor.segments.items()):
         yield {"t": "segment", "i": index, **segment.model_dump(mode="json")}

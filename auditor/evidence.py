@@ -10,14 +10,15 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from auditor.content import Landing
+from auditor.content import Landing, OpenTransfer
+from auditor.ending import Endings, look
 from auditor.fold import StreamFold
 from auditor.lineage import Ancestry
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
-from auditor.residency import HeldCopy, Place
+from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
-from events.chain import alias
+from events.chain import MODULUS, alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
 from events.model.control import ProfileScope
@@ -97,6 +98,8 @@ class AckRead:
     residents: tuple[Resident, ...]
     bases: Mapping[str, Base]
     transfers: tuple[Transfer, ...]
+    held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By holder: how many copies of the domain the fold held then, and the sum of their ids mod 2^128."""
 
     @property
     def discharging(self) -> bool:
@@ -142,6 +145,7 @@ class StreamCase:
     stored_under: int = -1
     opened_under: int = -1
     removed: int = 0
+    endings: Endings = field(default_factory=Endings)
 
 
 class Evidence:
@@ -236,6 +240,10 @@ class Evidence:
             return Age.OLD  # computed here, before the request could be installed
         return self._age(case, place.holder, None if copy.doubted else copy.provenance, copy.seq)
 
+    def claim_age(self, case: StreamCase, moving: OpenTransfer) -> Age:
+        """How old what a transfer carries is for this request, by what its start claims."""
+        return self._age(case, moving.place.holder, moving.provenance, moving.seq)
+
     def life_discharged(self, epoch: EpochRegistered, domain: str) -> bool:
         """Whether any epoch of this engine life, up to this one, has discharged the request in the domain."""
         since = self._discharged.get((epoch.life, domain))
@@ -284,6 +292,7 @@ class Evidence:
             case.epoch.body.public_key, record.signature, record.header_line
         )
         repeated = header.seq < fold.next_seq
+        ended = look(self, case, record) if header.control.offset >= self.request.number else None
         landed = fold.apply(record)
         if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
             case.disputes.append(
@@ -297,6 +306,8 @@ class Evidence:
             )
         if landed is None:
             return
+        if ended is not None:
+            case.endings.add(ended)
         if header.seq == 0:
             case.opened_under = header.control.offset
         self._learn(case, record)
@@ -408,6 +419,7 @@ class Evidence:
                 for holder in fold.holders.values()
             },
             self.open_transfers(case, name),
+            _held(fold.tables, name),
         )
         case.acks[domain] = ack
         case.refusals.pop(domain, None)
@@ -437,6 +449,17 @@ class Evidence:
                 case.barriers[holder.name] = holder.cleared_seq
             elif holder.from_opened and case.opened_under >= number:
                 case.barriers[holder.name] = 0
+
+
+def _held(tables: Tables, name: bytes) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for place in tables.places:
+        if place.alias == name:
+            count, total = tables.inventory(place)
+            before = found.get(place.holder, (0, 0))
+            ids = (before[1] + int.from_bytes(total, "big")) % MODULUS
+            found[place.holder] = before[0] + count, ids
+    return found
 
 
 def _removed(event: DomainEvent, number: int) -> int:

@@ -11,6 +11,7 @@ from events.model.field import Record
 
 Condition = Literal["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9"]
 Standing = Literal["met", "unmet", "waiting", "refuted", "not_evaluated"]
+TransferState = Literal["open", "committed", "aborted", "rejected"]
 
 
 class Reason(Record):
@@ -42,7 +43,9 @@ class Counterexample(Record):
 
 
 class HolderFound(Record):
-    """One holder and what discharges it; `discharge` is "none" while it still owes."""
+    """One holder and what discharges it; `discharge` is "none" while it still owes. `read_to` is the newest record
+    of its stream up to the frontier; `held` and `checksum` (sum of ids mod 2^128, hex) are what the auditor's own
+    fold held of the domains in scope at the last acks; `stated` says where the holder's own statements came from."""
 
     worker: str
     rank: int
@@ -60,10 +63,33 @@ class HolderFound(Record):
     nonce: int | None
     old_left: int | None
     removed: int
+    read_to: int | None
+    held: int | None
+    checksum: str | None
+    stated: Literal["pool", "derived", "none"]
+
+
+class TransferFound(Record):
+    """One transfer that may have carried something old and in scope; `seq` is of the record that ended it, or that
+    began it while it is open. `epoch` is that of its destination."""
+
+    worker: str
+    rank: int
+    epoch: str
+    transfer: str
+    holder: str
+    blocks: int
+    state: TransferState
+    seq: int
 
 
 class Verdict(Record):
-    """As of `frontier`. `conditions` names every condition, the ones that nobody looked at too."""
+    """As of `frontier`. `conditions` names every condition, the ones that nobody looked at too.
+
+    `removed` counts blocks that holders say they removed for this request. What ends copies otherwise names no
+    request: `cleared` (the whole holder was reset), `evicted` and `died` (the engine's memory ended) count copies in
+    scope, not known to be younger, since the request was installed, whatever the cause. `rejected` were on their way
+    and not let in. `recreated` are younger copies that came after an ack."""
 
     kind: VerdictKind
     request: int
@@ -78,7 +104,13 @@ class Verdict(Record):
     counterexamples: tuple[Counterexample, ...]
     holders: tuple[HolderFound, ...]
     removed: int
+    cleared: int
+    died: int
+    evicted: int
+    rejected: int
     recreated: int
+    transfers: tuple[TransferFound, ...]
+    transfers_in_all: int
     records_ignored: tuple[str, ...]
     assumptions: tuple[str, ...]
 

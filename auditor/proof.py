@@ -48,14 +48,88 @@ class Subject(Record):
     digest: Digest
 
 
+class RequestStated(Record):
+    """The request's record: who asked for what is in the verdict. `written_ms` is its writer's clock."""
+
+    record_sha256: Hex32
+    reason: str
+    key_scope: str | None
+    written_ms: int
+    deadline_s: int | None
+
+
+class KeyStated(Record):
+    """A signing key by its id; `revoked_at` is the offset of its revocation."""
+
+    key: str
+    roles: tuple[str, ...]
+    revoked_at: int | None
+
+
+class Membership(Record):
+    """Whose word it is who belongs to the fleet (`basis`), and who does: engine lives and their streams, kvledger's
+    own canaries, streams that nobody registered, and the keys that may sign."""
+
+    basis: str
+    operator: str
+    lives: int
+    streams: int
+    canaries: tuple[str, ...]
+    strangers: tuple[str, ...]
+    keys: tuple[KeyStated, ...]
+
+
+class WitnessStated(Record):
+    """A listed witness, and when it says it cosigned; None if it didn't."""
+
+    key: str
+    cosigned_s: int | None
+
+
+class StampStated(Record):
+    """An RFC 3161 time stamp of the checkpoint's text, as the auditor read it. Whoever has the authority's
+    certificate checks it (`audit verify --tsa`)."""
+
+    authority: str
+    time: str
+    policy: str
+
+
+class CheckpointStated(Record):
+    """The C2SP checkpoint that binds the log; `root` is that of the main log with `size` leaves."""
+
+    origin: str
+    size: int
+    root: Hex32
+    quorum: int
+    witnesses: tuple[WitnessStated, ...]
+    stamp: StampStated | None = None
+
+
+class Moment(Record):
+    """A record of `kv.control` that the request met; `written_ms` is its writer's wall clock, for people only."""
+
+    offset: int
+    kind: str
+    subject: str
+    written_ms: int
+
+
 class Predicate(Record):
-    """What the auditor claims, and what he doesn't; `verdict` is recomputed by whoever verifies."""
+    """What the auditor claims, and what he doesn't. Whoever verifies recomputes all of it but `verifier`, the
+    program that made it, and the checkpoint's time stamp."""
 
     version: Literal[1] = 1
     log: str
     claim: str
     not_claimed: tuple[str, ...]
+    request: RequestStated
     verdict: Verdict
+    membership: Membership
+    anchoring: str
+    checkpoint: CheckpointStated | None
+    timeline: tuple[Moment, ...]
+    verifier: str
 
 
 class Statement(Record):
@@ -81,15 +155,16 @@ def pae(payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
-def make_statement(verdict: Verdict, log: str, request_sha256: bytes, evidence_sha256: bytes) -> bytes:
-    """The payload: the verdict bound to the request's record and to the evidence's bytes."""
+def make_statement(predicate: Predicate, evidence_sha256: bytes) -> bytes:
+    """The payload: the predicate bound to the request's record and to the evidence's bytes."""
+    name = f"{predicate.log} request {predicate.verdict.request}"
     statement = Statement(
         _type=STATEMENT_TYPE,
         subject=(
-            Subject(name=f"{log} request {verdict.request}", digest=Digest(sha256=request_sha256)),
+            Subject(name=name, digest=Digest(sha256=predicate.request.record_sha256)),
             Subject(name="evidence", digest=Digest(sha256=evidence_sha256)),
         ),
-        predicate=Predicate(log=log, claim=CLAIM, not_claimed=NOT_CLAIMED, verdict=verdict),
+        predicate=predicate,
     )
     return statement.model_dump_json(by_alias=True).encode()
 
@@ -118,6 +193,11 @@ def open_statement(payload: bytes, signature: bytes, public_key: bytes) -> State
     """The statement under a checked signature. Raises BundleError."""
     if not verify(public_key, signature, pae(payload)):
         raise BundleError("the envelope is not signed by this key")
+    return read_statement(payload)
+
+
+def read_statement(payload: bytes) -> Statement:
+    """The statement, its signature not looked at. Raises BundleError."""
     try:
         return Statement.model_validate_json(payload)
     except ValidationError as error:

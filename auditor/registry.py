@@ -52,6 +52,11 @@ REGISTRY_KINDS = frozenset(
 )
 """Kinds whose bodies every proof shows; the others belong to a tenant."""
 
+TIMED_KINDS = frozenset(
+    {"registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce"}
+)
+"""Kinds that a proof's timeline names."""
+
 
 @dataclass(slots=True)
 class KeyGrant:
@@ -89,6 +94,17 @@ class RequestRead:
     deadline_s: int | None
     key_scope: str | None
     record_sha256: bytes
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An obeyed record that a timeline may name; `written_ms` is its writer's wall clock, for people."""
+
+    offset: int
+    kind: str
+    subject: str
+    written_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +142,7 @@ class ControlFold:
     holds: dict[str, str] = field(default_factory=dict)
     requests: dict[int, RequestRead] = field(default_factory=dict)
     nonces: dict[int, int] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
     ignored: list[Ignored] = field(default_factory=list)
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
@@ -313,9 +330,30 @@ class ControlFold:
                     body.deadline_s,
                     header.key_scope,
                     record_sha256,
+                    body.reason,
                 )
             case AuditNonce():
                 self.nonces[offset] = body.request
             case _:
                 pass  # limits, policies, salts, invalidations, schema and terms decide no verdict
+        subject = _timed(body)
+        if subject:
+            self.told.append(Told(offset, body.kind, subject, header.written_ms))
         return ""
+
+
+def _timed(body: ControlBody) -> str:
+    """Whom a record concerns that every bundle shows and a timeline names; "" for all others."""
+    match body:
+        case Registered() | Fenced():
+            return str(StreamKey(body.worker, body.rank, body.epoch))
+        case ExitAttested():
+            return f"{body.worker} {body.engine_life}"
+        case HolderDestroyed():
+            return body.durable_id
+        case DeletionRequested():
+            return body.requester
+        case AuditNonce():
+            return f"request {body.request}"
+        case _:
+            return ""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 from auditor import condition, holding
 from auditor.anchoring import Anchoring
 from auditor.condition import Findings, Owing
+from auditor.ending import SHOWN_TRANSFERS, died, transfers
 from auditor.evidence import Evidence, StreamCase
 from auditor.finding import Condition, HolderFound, Standing, Verdict
 from auditor.registry import EpochRegistered
 from auditor.residency import HolderView
+from events.chain import MODULUS
 from events.ids import CANARY_WORKER, StreamKey, VerdictKind, VerdictReason
 from events.model.audit import PartitionPosition
 
@@ -41,6 +43,7 @@ def judge(
         detail = "the domains in scope have changed while the log was read"
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
     found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
+    moved = transfers(evidence)
     return Verdict(
         kind=decide(found),
         request=evidence.request.number,
@@ -55,7 +58,13 @@ def judge(
         counterexamples=tuple(found.counterexamples),
         holders=tuple(_holders(evidence, owing, gone)),
         removed=sum(case.removed for case in evidence.streams.values()),
+        cleared=sum(case.endings.cleared for case in evidence.streams.values()),
+        died=died(evidence, gone),
+        evicted=sum(case.endings.evicted for case in evidence.streams.values()),
+        rejected=sum(case.endings.rejected for case in evidence.streams.values()),
         recreated=recreated,
+        transfers=tuple(moved[:SHOWN_TRANSFERS]),
+        transfers_in_all=len(moved),
         records_ignored=tuple(
             f"kv.control/{one.offset}: {one.why}" for one in evidence.registry.ignored[:50]
         ),
@@ -135,7 +144,7 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
     gone: dict[StreamKey, str] = {}
     for epochs in registry.lives().values():
         newest = epochs[-1]
-        if _is_canary(evidence, epochs):
+        if is_canary(evidence, epochs):
             continue
         proof = _ended(evidence, epochs)
         if proof:
@@ -146,7 +155,7 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
     return owing, gone
 
 
-def _is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
+def is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
     """Whether it is a stream of kvledger's own, enrolled under the reserved name, that never named a copy in
     scope. One that did is a holder like any other."""
     if epochs[-1].body.worker != CANARY_WORKER:
@@ -216,6 +225,7 @@ def _holders_of(
     holders: list[HolderView | None] = list(case.fold.holders.values()) if case is not None else []
     rows: list[HolderFound] = []
     for holder in holders or [None]:
+        held = [ack.held.get(holder.name, (0, 0)) for ack in acks] if holder is not None else []
         discharge = proof or ("ack" if complete else "none")
         if holder is not None and holder.durable_id is not None:
             destroyed = holder.durable_id in evidence.registry.destroyed
@@ -238,6 +248,23 @@ def _holders_of(
                 nonce=last.nonce if last is not None else None,
                 old_left=sum(ack.standing.old_left for ack in acks) if acks else None,
                 removed=sum(ack.standing.removed for ack in acks),
+                read_to=case.fold.next_seq - 1
+                if case is not None and case.fold.seen.first is not None
+                else None,
+                held=sum(count for count, _ in held) if acks else None,
+                checksum=f"{sum(total for _, total in held) % MODULUS:032x}" if acks else None,
+                stated=_stated(case, holder),
             )
         )
     return rows
+
+
+def _stated(case: StreamCase | None, holder: HolderView | None) -> Literal["pool", "derived", "none"]:
+    """Whether the holder stated all that it was told to hold, and from what it did."""
+    if case is None or holder is None:
+        return "none"
+    stated = {place for place in case.fold.stated if place.holder == holder.name}
+    appeared = {place for place in case.appeared if place.holder == holder.name}
+    if not stated or appeared - stated:
+        return "none"
+    return "derived" if case.fold.stated_derived else "pool"

@@ -12,10 +12,11 @@ from auditor.checkpoint import parse_note
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.main_log import log_keys
-from auditor.proof import BundleError, Statement, open_statement, unseal
+from auditor.proof import BundleError, StampStated, Statement, open_statement, unseal
 from auditor.record import UnreadableRecord, WithheldPartError, assemble
 from auditor.registry import REGISTRY_KINDS, ControlFold, Ignored
 from auditor.segment import LogWatch, Partition, raw_leaf, record_leaf
+from auditor.statement import make_predicate, told_alike
 from auditor.verdict import UNANCHORED, judge
 from events.chain import sha256
 from events.errors import KvledgerError
@@ -25,14 +26,15 @@ from events.model.control import ControlHeader
 from events.signing import key_id, verify
 from events.topic import CONTROL, EVENTS
 
-_GARBLED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+GARBLED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A bundle that holds. `signer` is the auditor's key id; `anchor` says whose key vouched for it; `checked`
     is the checkpoint that the evidence was checked against, None if it carries none; `by_digest` is how many
-    records it shows by digests alone, which concern nobody in scope by the auditor's word."""
+    records it shows by digests alone, which concern nobody in scope by the auditor's word; `stamp` is what the
+    statement says of the checkpoint's time stamp, which isn't checked here."""
 
     verdict: Verdict
     signer: str
@@ -41,6 +43,14 @@ class Verified:
     checked: Anchor | None
     anchoring: Anchoring
     by_digest: int
+    stamp: StampStated | None
+
+    def notes(self) -> tuple[str, ...]:
+        """What else a reader should know of the check."""
+        if not self.by_digest:
+            return ()
+        word = "the auditor's word says that they concern nobody in scope"
+        return (f"{self.by_digest} records are shown by digests alone; {word}",)
 
     def witnessed(self, policy: WitnessPolicy) -> int:
         """How many of the reader's own witnesses have cosigned the whole log that the verdict rests on."""
@@ -65,30 +75,35 @@ def verify_bundle(raw: bytes, trusted_key: bytes) -> Verified:
         raise
     except WithheldPartError as error:
         raise BundleError(f"left out: {error}") from error
-    except (*_GARBLED, KvledgerError) as error:
+    except (*GARBLED, KvledgerError) as error:
         raise BundleError(f"the evidence is garbled ({type(error).__name__})") from error
 
 
 def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_key: bytes) -> Verified:
     lines = [json.loads(line) for line in body.split(b"\n") if line]
     registry = _control([line for line in lines if line["t"] == "control"])
-    auditor_key, vouched = _auditor_key(registry, KeyId(signer), trusted_key)
-    if key_id(auditor_key) != signer:
+    key, vouched = auditor_key(registry, KeyId(signer), trusted_key)
+    if key_id(key) != signer:
         raise BundleError("the envelope names another key")
-    statement = open_statement(payload, signature, auditor_key)
+    statement = open_statement(payload, signature, key)
     if statement.subject[1].digest.sha256 != sha256(body):
         raise BundleError("the evidence is not the one that was signed")
     stated = statement.predicate.verdict
     _check_frame(registry, statement, lines)
     evidence = _evidence(registry, stated, lines)
-    checked = _anchor(registry, lines)
+    checked = read_anchor(registry, lines)
     anchoring = UNANCHORED if checked is None else _anchoring(checked, registry, evidence, stated, lines)
     found = judge(evidence, stated.frontier, anchoring=anchoring)
     if found != stated:
         raise BundleError(
             f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
         )
-    return Verified(found, signer, vouched, payload, checked, anchoring, sum(map(_by_digest, lines)))
+    predicate = make_predicate(found, evidence, checked)
+    if told_alike(predicate) != told_alike(statement.predicate):
+        raise BundleError("the statement says something about the log that the evidence doesn't give")
+    stated_checkpoint = statement.predicate.checkpoint
+    stamp = None if stated_checkpoint is None else stated_checkpoint.stamp
+    return Verified(found, signer, vouched, payload, checked, anchoring, sum(map(_by_digest, lines)), stamp)
 
 
 def _control(lines: list[dict[str, Any]]) -> ControlFold:
@@ -108,7 +123,7 @@ def _control(lines: list[dict[str, Any]]) -> ControlFold:
             registry.feed_sealed(offset, (first, second, third), ignored)
             continue
         head = str(line["h"]).encode()
-        signature = _bytes(line["s"])
+        signature = optional_bytes(line["s"])
         if "b" in line:
             registry.feed(offset, head + b"\n" + str(line["b"]).encode(), signature)
             continue
@@ -119,7 +134,7 @@ def _control(lines: list[dict[str, Any]]) -> ControlFold:
     return registry
 
 
-def _auditor_key(registry: ControlFold, signer: KeyId, trusted_key: bytes) -> tuple[bytes, str]:
+def auditor_key(registry: ControlFold, signer: KeyId, trusted_key: bytes) -> tuple[bytes, str]:
     """The auditor's public key as the trusted key vouches for it, and whose key that is."""
     if trusted_key == registry.operator_key:
         grant = registry.grants.get(signer)
@@ -172,7 +187,9 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
             bodies = {int(index): str(body).encode() for index, body in line["b"].items()}
             head = str(line["h"]).encode()
             evidence.feed(
-                assemble(partition, offset, head, _bytes(line["s"]), bodies, evidence.wanted, whole=False)
+                assemble(
+                    partition, offset, head, optional_bytes(line["s"]), bodies, evidence.wanted, whole=False
+                )
             )
         elif kind == "unreadable":
             stream, digest = _stream(line["stream"]), bytes.fromhex(line["x"])
@@ -190,7 +207,7 @@ def _by_digest(line: dict[str, Any]) -> bool:
     return "d" in line if line["t"] == "control" else line["t"] in ("unreadable", "stranger", "leaf")
 
 
-def _anchor(registry: ControlFold, lines: list[dict[str, Any]]) -> Anchor | None:
+def read_anchor(registry: ControlFold, lines: list[dict[str, Any]]) -> Anchor | None:
     """The checkpoint that the evidence carries, its signature and its segments' place in the tree checked."""
     stated = [line for line in lines if line["t"] == "anchor"]
     shown = [line for line in lines if line["t"] == "segment"]
@@ -209,6 +226,7 @@ def _anchor(registry: ControlFold, lines: list[dict[str, Any]]) -> Anchor | None
         segments,
         tuple(bytes.fromhex(one) for one in line["hashes"]),
         tuple(str(one) for one in line["said"]),
+        optional_bytes(line.get("stamp")) or b"",
     )
     if len(segments) != len(shown) or not anchor.holds(registry.log):
         raise BundleError("the segments are not those of the checkpoint")
@@ -239,7 +257,7 @@ def _control_leaf(line: dict[str, Any]) -> bytes:
     if "d" in line:
         first, second, third = (bytes.fromhex(digest) for digest in line["d"])
         return record_leaf(offset, first, second, third)
-    head, signature = str(line["h"]).encode(), _bytes(line["s"])
+    head, signature = str(line["h"]).encode(), optional_bytes(line["s"])
     if "b" in line:
         return raw_leaf(offset, head + b"\n" + str(line["b"]).encode(), signature)
     body_sha256 = ControlHeader.model_validate_json(head).body_sha256
@@ -248,7 +266,7 @@ def _control_leaf(line: dict[str, Any]) -> bytes:
 
 def _event_leaf(line: dict[str, Any]) -> bytes:
     offset = int(line["o"])
-    head, signature = str(line["h"]).encode(), _bytes(line["s"])
+    head, signature = str(line["h"]).encode(), optional_bytes(line["s"])
     if len(line["b"]) < len(json.loads(head)["parts"]):
         return record_leaf(offset, sha256(head), bytes.fromhex(line["r"]), sha256(signature or b""))
     bodies = [str(line["b"][str(index)]).encode() for index in range(len(line["b"]))]
@@ -260,5 +278,6 @@ def _stream(value: list[Any]) -> StreamKey:
     return StreamKey(str(worker), int(rank), str(epoch))
 
 
-def _bytes(value: str | None) -> bytes | None:
+def optional_bytes(value: str | None) -> bytes | None:
+    """Base64, or nothing where a record has no signature."""
     return None if value is None else base64.b64decode(value, validate=True)

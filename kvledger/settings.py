@@ -77,12 +77,23 @@ class Settings(BaseSettings):
     resets_per_hour: Annotated[int, Field(gt=0, le=3_600)] = Field(
         default=6, description="resets that a tenant's deletions may cause in one engine"
     )
+    tsa_url: str | None = Field(
+        default=None, pattern=r"^https?://\S+$", description="RFC 3161 authority that time-stamps checkpoints"
+    )
+    tsa_certificate: Path | None = Field(
+        default=None, description="PEM file of the certificates that vouch for the time-stamping authority"
+    )
     kafka_heap_mb: Annotated[int, Field(ge=128)] = 512
     java: Path | None = Field(default=None, description="java program (17 or newer) to run Kafka with")
     postgres_fsync: bool = Field(default=True, description="false risks data at a power cut, not at kill -9")
     fetch_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     start_timeout_s: Annotated[float, Field(gt=0)] = 90.0
     stop_timeout_s: Annotated[float, Field(gt=0)] = 20.0
+
+    @field_validator("tsa_url", "tsa_certificate", mode="before")
+    @classmethod
+    def _empty_means_none(cls, value: object) -> object:
+        return None if value == "" else value
 
     @field_validator("kafka", "database_url", "cache_dir", "java", "indexer_instance", mode="before")
     @classmethod

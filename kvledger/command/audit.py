@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from auditor.anchoring import Anchor, WitnessPolicy
     from auditor.finding import Verdict
     from auditor.live import LiveAudit
-    from auditor.registry import ControlFold
     from events.model.audit import VerdictGiven
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -41,6 +40,8 @@ def register(app: typer.Typer) -> None:
     from kvledger.command.archive import archive
     from kvledger.command.audit_index import audit_index
     from kvledger.command.checkpoint import checkpoint
+    from kvledger.command.render import render
+    from kvledger.command.report import report
 
     group = typer.Typer(no_args_is_help=True, help="Judge and prove deletions.")
     group.command("run")(run)
@@ -49,6 +50,8 @@ def register(app: typer.Typer) -> None:
     group.command("checkpoint")(checkpoint)
     group.command("archive")(archive)
     group.command("index")(audit_index)
+    group.command("render")(render)
+    group.command("report")(report)
     app.add_typer(group, name="audit")
 
 
@@ -138,29 +141,34 @@ def verify(
     quorum: Annotated[
         int | None, typer.Option(min=0, help="how many of them are needed; default: all")
     ] = None,
+    tsa: Annotated[
+        Path | None, typer.Option(help="PEM certificates of the time-stamping authority that you trust")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify a bundle offline, from the file and one public key, and recompute its verdict.
+    """Verify a bundle or a report offline, from the file and one public key, and recompute what it says.
 
-    With --witness the log that the verdict rests on must be cosigned by those too; otherwise the exit code is 2
-    where it would be 0. Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 if the bundle proves nothing:
-    garbled, cut, edited, or of another log or key.
+    With --witness the log that the verdict rests on must be cosigned by those too, with --tsa its checkpoint must be
+    time-stamped by that authority; otherwise the exit code is 2 where it would be 0. Exit code 0 PROVEN, 1 REFUTED,
+    2 UNPROVABLE, 3 PENDING, 4 if the file proves nothing: garbled, cut, edited, or of another log or key.
 
     Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
     from auditor.proof import BundleError
+    from auditor.report import is_report
     from auditor.verify import verify_bundle
+    from kvledger.command.report import check_report
+    from kvledger.stamping import look, require
 
-    public_key = public_key_of(key)
+    trusted = public_key_of(key)
     mine = _policy(witness or [], quorum)
+    raw = read_file(bundle)
+    if is_report(raw):
+        check_report(bundle, raw, trusted, mine, tsa, as_json=as_json)
+        return
     try:
-        raw = bundle.read_bytes()
-    except OSError as error:
-        raise CommandError(
-            f"{bundle} can't be read: {error.strerror}", exit_code=ExitCode.BUNDLE_INVALID
-        ) from error
-    try:
-        verified = verify_bundle(raw, public_key)
+        verified = verify_bundle(raw, trusted)
+        stamp = look(verified.checked, verified.stamp, tsa)
     except BundleError as error:
         raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
     witnessed = verified.witnessed(mine)
@@ -170,22 +178,21 @@ def verify(
             "anchor": verified.anchor,
             "witnessed": witnessed,
             "by_digest": verified.by_digest,
+            "time_stamp": stamp.fault or stamp.line.strip(),
         }
         typer.echo(json.dumps({**found, **_document(verified.verdict)}))
     else:
         typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
         _print(verified.verdict)
-        if verified.by_digest:
-            word = "the auditor's word says that they concern nobody in scope"
-            typer.echo(f"  {verified.by_digest} records are shown by digests alone; {word}")
+        for note in verified.notes():
+            typer.echo(f"  {note}")
+        if stamp.line:
+            typer.echo(stamp.line)
         if mine.keys:
             typer.echo(f"  {witnessed} of the {len(mine.keys)} witnesses given have cosigned its log")
-    if verified.verdict.kind == "PROVEN" and witnessed < mine.quorum:
-        raise CommandError(
-            f"witness_quorum_missing: {witnessed} of {mine.quorum} witnesses that you need have cosigned the log",
-            advice="ask for a bundle whose checkpoint they have cosigned",
-            exit_code=ExitCode.UNPROVABLE,
-        )
+    if verified.verdict.kind == "PROVEN":
+        require_witnesses(witnessed, mine.quorum)
+        require(stamp, tsa)
     if EXIT_CODES[verified.verdict.kind.value]:
         raise typer.Exit(EXIT_CODES[verified.verdict.kind.value])
 
@@ -290,11 +297,13 @@ async def _write_bundle(
     from events.ids import Role
     from events.kafka.connection import RawRecord
     from kvledger.keyfile import load_signer
+    from kvledger.stamping import stamped
 
     signer = load_signer(settings.home, Role.AUDITOR)
     records: list[RawRecord] = []
     await audit.reread(verdict.request, lambda record, _: records.append(record))
-    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer, anchor)
+    anchor, stamp = await stamped(settings, anchor)
+    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer, anchor, stamp)
     try:
         verify_bundle(raw, signer.public_key)
     except BundleError as error:
@@ -355,6 +364,7 @@ async def _publish(
 async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
     from auditor.log import PartitionReader, read_audit
     from auditor.registry import ControlFold
+    from auditor.report import judged
     from events.kafka.connection import RawRecord
     from events.signing import verify as holds
     from events.topic import CONTROL
@@ -374,9 +384,9 @@ async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
         found: list[VerdictGiven] = []
 
         def take(record: RawRecord) -> None:
-            given = _verdict_in(record.value, registry)
-            if given is not None and given.request == request:
-                found.append(given)
+            one = judged(record.offset, record.value, registry)
+            if one is not None and one.given.request == request:
+                found.append(one.given)
 
         await read_audit(at, take, AUDIT_TIMEOUT_S)
         return found[-1] if found else None
@@ -386,26 +396,6 @@ async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
 
 def _ignore(_: str) -> None:
     """What the registry ignored doesn't matter to somebody who only wants to see a verdict."""
-
-
-def _verdict_in(value: bytes, registry: ControlFold) -> VerdictGiven | None:
-    """The verdict of one record of kv.audit, if an auditor of this log signed it."""
-    from pydantic import ValidationError
-
-    from events.codec import decode_audit
-    from events.errors import DecodeError
-    from events.ids import KeyId, Role
-    from events.model.audit import VerdictGiven
-
-    try:
-        record = decode_audit(value)
-        given = VerdictGiven.model_validate_json(record.statement)
-    except (DecodeError, ValidationError):
-        return None
-    grant = registry.grants.get(KeyId(record.signer))
-    if grant is None or Role.AUDITOR not in grant.roles or given.log != registry.log:
-        return None
-    return given if registry.verify(grant.public_key, record.signature, record.statement) else None
 
 
 def _document(verdict: Verdict) -> dict[str, object]:
@@ -431,7 +421,8 @@ def _print(verdict: Verdict) -> None:
         where = f"{holder.worker}/{holder.rank}/{holder.holder}"
         ack = f" (record {holder.ack_seq})" if holder.discharge == "ack" else ""
         typer.echo(f"  holder {where}: {holder.discharge}{ack}")
-    typer.echo(f"  removed {verdict.removed}, recreated {verdict.recreated}")
+    ended = ("removed", "cleared", "died", "evicted", "rejected", "recreated")
+    typer.echo("  copies " + ", ".join(f"{name} {getattr(verdict, name)}" for name in ended))
     for assumption in verdict.assumptions:
         typer.echo(f"  assumes {assumption}")
 
@@ -443,6 +434,26 @@ def _policy(keys: list[str], quorum: int | None) -> WitnessPolicy:
         return make_policy(keys, len(keys) if quorum is None else quorum)
     except PolicyError as error:
         raise _usage(f"--witness, --quorum: {error}") from error
+
+
+def require_witnesses(witnessed: int, quorum: int) -> None:
+    """Raises CommandError if fewer of a reader's own witnesses than he needs have cosigned."""
+    if witnessed < quorum:
+        raise CommandError(
+            f"witness_quorum_missing: {witnessed} of {quorum} witnesses that you need have cosigned the log",
+            advice="ask for a file whose checkpoint they have cosigned",
+            exit_code=ExitCode.UNPROVABLE,
+        )
+
+
+def read_file(path: Path) -> bytes:
+    """A bundle's or report's bytes. Raises CommandError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandError(
+            f"{path} can't be read: {error.strerror}", exit_code=ExitCode.BUNDLE_INVALID
+        ) from error
 
 
 def public_key_of(text: str) -> bytes:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from auditor.anchoring import Anchor, Anchoring
 from auditor.bundle import make_bundle
-from auditor.proof import BundleError
+from auditor.proof import BundleError, StampStated
 from auditor.verdict import UNANCHORED, judge
 from auditor.verify import verify_bundle
 from events.chain import sha256
@@ -33,6 +33,7 @@ def bundle(
     anchor: Anchor | None = None,
     anchoring: Anchoring = UNANCHORED,
     lost: frozenset[int] = frozenset(),
+    stamp: StampStated | None = None,
 ) -> bytes:
     """What `audit run --bundle` would write for the log as it stands; `lost` are records that kv.control lost."""
     evidence = log.evidence(request, lost=lost)
@@ -44,7 +45,7 @@ def bundle(
         for o, e in enumerate(records)
         if o >= log.starts.get(p, 0)
     ]
-    return make_bundle(verdict, evidence, control, events, signer, anchor)
+    return make_bundle(verdict, evidence, control, events, signer, anchor, stamp)
 
 
 def _load() -> ModuleType:

@@ -21,6 +21,7 @@ from kvledger.keyfile import key_path, ring_path, write_private
 from tests.support.audit_log import RING, AuditLog, HookStub
 from tests.support.command import failure, kvledger
 from tests.support.log import ControlLog
+from tests.support.timestamp_authority import TimestampAuthority
 
 
 @dataclass
@@ -49,9 +50,9 @@ class Published:
             )
         self.sent[where] = len(records)
 
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        env = {"KVLEDGER_KAFKA": self.kafka, "KVLEDGER_TOPIC_PREFIX": self.prefix}
-        done = kvledger("audit", *arguments, home=self.home, env=env)
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+        where = {"KVLEDGER_KAFKA": self.kafka, "KVLEDGER_TOPIC_PREFIX": self.prefix}
+        done = kvledger("audit", *arguments, home=self.home, env=where | (env or {}))
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 
@@ -172,3 +173,49 @@ async def test_a_request_that_is_none_and_a_log_that_is_away_say_so(published: P
     done = kvledger("audit", "run", home=published.home, env={"KVLEDGER_KAFKA": "127.0.0.1:1"})
     assert done.returncode == 69
     failure(done)
+
+
+async def test_a_period_is_reported_whole_stamped_and_put_on_paper(
+    published: Published, tmp_path: Path
+) -> None:
+    log = published.log
+    first, second, request = fleet(log)
+    for hook in (first, second):
+        hook.obey(request)
+    nonce = log.nonce(request)
+    for hook in (first, second):
+        hook.ack(request, nonce=nonce)
+    await published.publish()
+    report, proof, pem = tmp_path / "report.jsonl", tmp_path / "proof.jsonl", tmp_path / "tsa.pem"
+    operator = log.control.signers[Role.OPERATOR].public_key.hex()
+    code, out, _ = published.run("report", str(report))
+    assert (code, "1 NOT JUDGED" in out) == (3, True)
+    with TimestampAuthority() as tsa:
+        pem.write_bytes(tsa.root)
+        stamping = {"KVLEDGER_TSA_URL": tsa.url, "KVLEDGER_TSA_CERTIFICATE": str(pem)}
+        judging = ("run", "--request", str(request), "--wait", "0", "--bundle", str(proof))
+        code, _, error = published.run(*judging, env=stamping)
+        assert (code, "time-stamped by CN=Test TSA" in error) == (0, True)
+        code, out, error = published.run("report", str(report), env=stamping)
+        assert (code, tsa.asked) == (0, 2), error
+    assert f"requests 0 to {len(log.control.records)} of log" in out
+    assert "1 PROVEN; 0 late" in out
+    for path in (report, proof):
+        code, out, error = published.run("verify", str(path), "--key", operator, "--tsa", str(pem))
+        assert (code, "time-stamped by CN=Test TSA" in out) == (0, True), error
+        page, tables = tmp_path / f"{path.stem}.html", tmp_path / path.stem
+        code, _, error = published.run(
+            "render", str(path), "--key", operator, "--html", str(page), "--csv", str(tables)
+        )
+        assert code == 0, error
+        assert sha256(path.read_bytes()).hex() in page.read_text()
+        assert (tables / "about.csv").exists()
+    later = request + 1
+    code, out, _ = published.run("report", str(report), "--from", str(later))
+    assert (code, "no request" in out) == (0, True)
+    assert published.run("report", str(report), "--from", "999999")[0] == 2
+    # An authority that is away costs the stamp and nothing else; without its certificate nobody is asked.
+    away = {"KVLEDGER_TSA_URL": tsa.url, "KVLEDGER_TSA_CERTIFICATE": str(pem)}
+    code, _, error = published.run(*judging, env=away)
+    assert (code, "no time stamp" in error) == (0, True)
+    assert published.run(*judging, env={"KVLEDGER_TSA_URL": tsa.url})[0] == 78

@@ -149,6 +149,28 @@ def test_both_agree_on_statements_that_say_something_else(proven: bytes) -> None
         assert agreed(made) == INVALID, name
 
 
+def test_both_agree_on_statements_that_say_something_else_around_the_verdict(proven: bytes) -> None:
+    first, _, body = proven.partition(b"\n")
+    document = json.loads(unseal(first)[1])
+    for where, value in (
+        ("claim", "Nothing was ever there."), ("not_claimed", []), ("anchoring", "anchoring: checkpoint"),
+        ("timeline", []), ("checkpoint", {"origin": "x"}), ("request.reason", "none"), ("request.written_ms", 0),
+        ("request.deadline_s", 5), ("membership.lives", 1), ("membership.keys", []), ("verdict.cleared", 3),
+        ("verdict.evicted", 3), ("verdict.died", 1), ("verdict.rejected", 1), ("verdict.transfers_in_all", 2),
+        ("verdict.holders.0.checksum", "01" * 16), ("verdict.holders.0.held", 9), ("verdict.holders.0.read_to", 1),
+        ("verdict.holders.0.stated", "none"),
+    ):  # fmt: skip
+        said = json.loads(json.dumps(document))
+        *path, last = where.split(".")
+        at = said["predicate"]
+        for name in path:
+            at = at[int(name) if name.isdigit() else name]
+        assert at[last] != value
+        at[last] = value
+        made = seal(json.dumps(said).encode(), AUDITOR) + b"\n" + body
+        assert agreed(made) == INVALID, where
+
+
 def test_both_want_the_same_keys(proven: bytes) -> None:
     assert agreed(proven, AUDITOR.public_key) == VerdictKind.PROVEN
     for key in (bytes(32), sha256(b"x"), b"", OPERATOR.public_key[:-1]):

@@ -1,0 +1,1 @@
+"""Proofs and reports on paper: what a signed statement says, for people, as HTML, PDF, CSV and Parquet."""

@@ -1,0 +1,109 @@
+"""`kvledger audit render` and `audit verify` as a reader runs them: from the file alone, without a network."""
+
+from __future__ import annotations
+
+import re
+import socket
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from events.chain import sha256
+from tests.support.bundle import OPERATOR
+from tests.support.command import failure, kvledger
+from tests.support.offline import isolation, reaches, without_network
+from tests.support.page import read_page
+from tests.support.paper_case import MAKERS, made
+
+EXIT = {"PROVEN": 0, "REFUTED": 1, "UNPROVABLE": 2, "PENDING": 3}
+KEY = OPERATOR.public_key.hex()
+
+
+@pytest.fixture
+def proof(tmp_path: Path) -> Path:
+    path = tmp_path / "proof.jsonl"
+    path.write_bytes(made(MAKERS["PROVEN"]())[0])
+    return path
+
+
+def test_a_proof_becomes_papers_and_tables(proof: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    kinds = (
+        "--html",
+        out / "p.html",
+        "--pdf",
+        out / "p.pdf",
+        "--csv",
+        out / "csv",
+        "--parquet",
+        out / "parquet",
+    )
+    done = kvledger("audit", "render", str(proof), "--key", KEY, *map(str, kinds), home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = read_page((out / "p.html").read_bytes())
+    assert sha256(proof.read_bytes()).hex() in page.text
+    assert (out / "p.pdf").read_bytes().startswith(b"%PDF-")
+    names = {path.stem for path in (out / "csv").iterdir()}
+    assert (
+        names
+        == {path.stem for path in (out / "parquet").iterdir()}
+        >= {"about", "control", "facts", "holders"}
+    )
+    assert not [path for path in out.rglob(".*")]
+
+
+def test_a_file_that_proves_nothing_becomes_no_paper(proof: Path, tmp_path: Path) -> None:
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(proof.read_bytes().replace(b"acme", b"acne", 1))
+    page = tmp_path / "page.html"
+    for path, key in ((edited, KEY), (proof, "00" * 32), (tmp_path / "missing", KEY), (tmp_path, KEY)):
+        done = kvledger("audit", "render", str(path), "--key", key, "--html", str(page), home=tmp_path)
+        assert done.returncode == 4
+        failure(done)
+        assert not page.exists()
+    done = kvledger("audit", "render", str(proof), home=tmp_path)
+    assert done.returncode == 2
+    assert "--html FILE" in failure(done)
+    done = kvledger("audit", "render", str(proof), "--html", "/dev/null/x", home=tmp_path)
+    assert done.returncode == 1
+    assert "can't be written" in failure(done)
+
+
+@pytest.mark.parametrize("kind", list(EXIT))
+def test_a_bundle_verifies_without_a_network(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "proof.jsonl"
+    path.write_bytes(made(MAKERS[kind]())[0])
+    done = without_network("audit", "verify", str(path), "--key", KEY, home=tmp_path)
+    assert (done.code, done.error) == (EXIT[kind], "")
+    assert kind in done.out.splitlines()[1]
+
+
+def test_the_isolation_isolates() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert reaches(server.getsockname()[1]) is (isolation() == ())
+
+
+def test_the_hook_lets_no_command_reach_out(tmp_path: Path) -> None:
+    done = without_network("audit", "show", "1", home=tmp_path)
+    assert done.code != 0
+    assert "no network here" in done.error
+
+
+def test_verifying_needs_the_plain_install_alone(proof: Path, tmp_path: Path) -> None:
+    """No extra: so a fresh virtual environment with `kvledger` alone can do it. Neither do HTML and CSV."""
+    html, csv = str(tmp_path / "p.html"), str(tmp_path / "csv")
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    extras = {
+        re.split(r"[\[<>=;]", one)[0].strip().replace("-", "_").lower()
+        for name in project["optional-dependencies"]
+        for one in project["optional-dependencies"][name]
+    } - {"kvledger"}
+    extras |= {"zmq", "faust", "yaml", "PIL"}
+    for arguments in (
+        ("verify", str(proof), "--key", KEY),
+        ("render", str(proof), "--key", KEY, "--html", html, "--csv", csv),
+    ):
+        done = without_network("audit", *arguments, home=tmp_path)
+        assert done.code == 0, done.error
+        assert done.modules & extras == set()
