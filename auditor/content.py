@@ -163,9 +163,10 @@ class Content:
                 assert_never(event)
 
     def listing(
-        self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing]
+        self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing], pending: set[str]
     ) -> tuple[dict[tuple[bytes, bytes], HeldCopy], bool]:
-        """What a record lists within its range, by (alias, id), and whether all of its profiles are known."""
+        """What a record lists within its range, by (alias, id), and whether all of its profiles are known;
+        appends to `landed` what lies there and to `pending` the transfers under way."""
         seq, installed = record.header.seq, record.header.control.offset
         known = True
         listed: dict[tuple[bytes, bytes], HeldCopy] = {}
@@ -192,6 +193,7 @@ class Content:
                     )
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
+                    pending.add(run.transfer)
                     self.transfers.setdefault(
                         run.transfer, OpenTransfer(place, run.admitted_after, seq, run.ids)
                     )
@@ -232,6 +234,13 @@ class Content:
         what is still on its way: such a transfer stays open."""
         for name in [name for name, transfer in self.transfers.items() if transfer.place == place]:
             if not self._landing(place, name):
+                del self.transfers[name]
+
+    def end_transfers(self, holder: str, before: int, pending: set[str]) -> None:
+        """Records are missing, and a snapshot that began in record `before` listed all that the holder has: of
+        the older transfers those that aren't `pending` ended in what is missing."""
+        for name, transfer in list(self.transfers.items()):
+            if transfer.place.holder == holder and transfer.seq < before and name not in pending:
                 del self.transfers[name]
 
     def _landing(self, place: Place, transfer: str) -> list[bytes]:

@@ -829,7 +829,7 @@ class Stream:
             self.opened = self.opened or event["opened"]
             self.snapshot = {
                 "name": event["snapshot"], "begin": seq, "ranges": defaultdict(list), "broken": False,
-                "pool": event["source"] == "pool",
+                "pool": event["source"] == "pool", "pending": set(),
             }  # fmt: skip
         elif kind == "engine_loss":
             for name, holder in self.holders.items():
@@ -999,6 +999,7 @@ class Stream:
     ) -> None:
         name, group, low, high = mark["holder"], mark["group"], mark["low"], mark["high"]
         listed: dict[tuple[bytes, bytes], Copy] = {}
+        pending: set[str] = set()
         for alias, events in parts.items():
             place: Place = (name, group, alias)
             for run in (run for event in events if event["type"] == "snapshot_part" for run in event["runs"]):
@@ -1027,6 +1028,7 @@ class Stream:
                         }
                     )
                 elif run["transfer"] is not None:
+                    pending.add(run["transfer"])
                     self.moving.setdefault(run["transfer"], (place, run["admitted_after"], seq, run["ids"]))
         holder = self.holders[name]
         unwatched = self.torn or holder.inventory == "partial"
@@ -1055,6 +1057,7 @@ class Stream:
         if self.snapshot is not None and self.snapshot["name"] == mark["snapshot"]:
             bounds = (int.from_bytes(low, "big"), int.from_bytes(high, "big"))
             self.snapshot["ranges"][name, group].append(bounds)
+            self.snapshot["pending"] |= pending
 
     def finish(self, event: Json) -> None:
         work, self.snapshot = self.snapshot, None
@@ -1076,6 +1079,14 @@ class Stream:
             partial = entry["inventory"] == "partial"
             found.inventory, found.lost = entry["inventory"], found.lost and partial
             found.base, found.born_empty = (None if partial or work["broken"] else work["begin"]), False
+            if self.torn and found.base is not None:
+                self.moving = {
+                    transfer: moving
+                    for transfer, moving in self.moving.items()
+                    if moving[0][0] != entry["holder"]
+                    or moving[2] >= work["begin"]
+                    or transfer in work["pending"]
+                }
         self.torn = False
         if not self.sticky and self.status != "closed":
             self.status = "draining" if self.draining else "live"

@@ -315,8 +315,10 @@ class HookStub:
         *,
         inventory: Inventory = Inventory.KNOWN,
         state: CopyState = CopyState.COMMITTED,
+        pending: Mapping[bytes, str] | None = None,
     ) -> None:
-        """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain."""
+        """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain. `pending` names the
+        transfers of those that haven't landed."""
         name = f"s{self.seq}"
         copies = listed
         if copies is None:
@@ -326,8 +328,16 @@ class HookStub:
         mark = SnapshotRange(snapshot=name, holder="gpu", group=0, low=LOW, high=HIGH)
         parts: dict[str, list[DomainEvent]] = {}
         for domain, held in copies.items():
+            coming = pending or {}
             runs = [
-                CopyRun(profile=0, state=state, admitted_after=after, ids=(one,), parents=(bytes(16),))
+                CopyRun(
+                    profile=0,
+                    state=CopyState.PENDING if one in coming else state,
+                    transfer=coming.get(one),
+                    admitted_after=after,
+                    ids=(one,),
+                    parents=(bytes(16),),
+                )
                 for one, after in held.items()
             ]
             if runs:
