@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from events.chain import transfer_digest
@@ -172,7 +174,7 @@ def test_a_transfer_whose_end_was_lost_is_over_once_a_snapshot_does_not_list_it(
             transfer="t1", source="x", holder="gpu", group=0, profile=0, ids=(block_,), admitted_after=3
         )
         fleet.a.write(parts={"acme": [started]})
-        more = {"request": fleet.request} if end is TransferRejected else {}
+        more: dict[str, Any] = {"request": fleet.request} if end is TransferRejected else {}
         more = {"digest": transfer_digest([block_])} if end is TransferCommitted else more
         fleet.a.write(parts={"acme": [end(transfer="t1", **more)]}, lost=True)
         if end is TransferCommitted or listed:
