@@ -9,7 +9,8 @@ import pytest
 
 from auditor.proof import unseal
 from events.ids import VerdictKind
-from tests.museum.collection import EXHIBITS, Exhibit
+from tests.museum.collection import EXHIBITS
+from tests.museum.exhibit import Exhibit
 from tests.support.bundle import INVALID, OPERATOR, first_says, second_says
 
 CATALOGUE = Path("docs/exploits.md")

@@ -89,6 +89,7 @@ def unsound(fleet: SimFleet, verdict: VerdictKind) -> bool:
 
 def batch(name: str, seeds: range) -> tuple[str, Tally]:
     """Plays some fleets of one kind; in a process of its own."""
+    gc.freeze()
     gc.disable()
     tally = Tally()
     for seed in seeds:
