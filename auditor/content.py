@@ -6,6 +6,7 @@ one means is `auditor.fold`'s.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -141,9 +142,10 @@ class Content:
             case BlockEvicted():
                 place = Place(event.holder, event.group, alias)
                 if event.certain:
+                    expired = self._under_way(place, event.ids)
                     self.tables.drop(place, event.ids)
                     if event.reason is EvictReason.EXPIRED:
-                        self._expire_transfers(place)
+                        self._expire_transfers(place, expired)
                 else:
                     self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case BlockInvalidated():
@@ -229,11 +231,19 @@ class Content:
         known = holder is not None and place.group in holder.groups
         return known and (number is None or (place.alias, number) in self.profiles)
 
-    def _expire_transfers(self, place: Place) -> None:
-        """A transfer of which nothing is pending any more has expired. A clear or a removal says nothing of
-        what is still on its way: such a transfer stays open."""
-        for name in [name for name, transfer in self.transfers.items() if transfer.place == place]:
-            if not self._landing(place, name):
+    def _under_way(self, place: Place, ids: Iterable[bytes]) -> set[str]:
+        """Transfers by which copies of these ids are pending."""
+        table = self.tables.places.get(place, {})
+        copies = [table[block] for block in ids if block in table]
+        return {
+            copy.transfer for copy in copies if copy.state is CopyState.PENDING and copy.transfer is not None
+        }
+
+    def _expire_transfers(self, place: Place, expired: set[str]) -> None:
+        """A transfer of which something expired and nothing is pending any more is over. A clear, a removal, and
+        what expires of others say nothing of what is still on its way: such a transfer stays open."""
+        for name in expired & self.transfers.keys():
+            if self.transfers[name].place == place and not self._landing(place, name):
                 del self.transfers[name]
 
     def end_transfers(self, holder: str, before: int, pending: set[str]) -> None:

@@ -101,8 +101,30 @@ class Tables:
         """Stores ids that continue each other from `parent` (None: the profile's root)."""
         before = ROOT_PARENT if parent is None else parent
         for block in ids:
-            self.put(place, block, replace(like, parent=before))
+            copy = replace(like, parent=before)
+            copy.doubted = self.outlives(place, block, copy)
+            self.put(place, block, copy)
             before = block
+
+    def outlives(self, place: Place, block: bytes, copy: HeldCopy) -> bool:
+        """Whether a copy that wasn't computed here claims to be younger than one on another holder of the stream,
+        of which it may have been made."""
+        if copy.lineage in (Lineage.PREFILL, Lineage.TRANSFER) or copy.provenance is None:
+            return False
+
+        def older(than: int | None) -> bool:
+            return oldest(than, copy.provenance) != copy.provenance
+
+        def beside(other: Place) -> bool:
+            return other.alias == place.alias and other.holder != place.holder
+
+        for other, table in self.places.items():
+            have = table.get(block) if beside(other) else None
+            if have is not None and (have.doubted or older(have.provenance)):
+                return True
+        return any(
+            beside(other) and block in past and older(past[block]) for other, past in self.shadow.items()
+        )
 
     def drop(self, place: Place, ids: Iterable[bytes]) -> None:
         """Ends copies; what isn't resident is a no-op."""
@@ -155,17 +177,19 @@ class Tables:
             if place[:2] == (holder, group):
                 for block in [b for b in table if low <= b <= high]:
                     before[place.alias, block] = table.pop(block)
+        unwatched = torn or partial
         for (alias, block), copy in listed.items():
             have = before.get((alias, block))
             if have is not None:
                 if doubtful and (have.state, copy.state) == (CopyState.UNCERTAIN, CopyState.COMMITTED):
                     copy.state = CopyState.UNCERTAIN
                 age = oldest(have.provenance, copy.provenance)
-                unwatched = torn or partial
                 copy.doubted = have.doubted or (unwatched and age != copy.provenance)
                 copy.provenance = age
                 if not unwatched:
                     copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
+            if have is None or unwatched:
+                copy.doubted = copy.doubted or self.outlives(Place(holder, group, alias), block, copy)
             self.put(Place(holder, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):

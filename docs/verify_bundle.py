@@ -921,6 +921,7 @@ class Stream:
                     installed=installed,
                     transfer=event["transfer"] if moves else None,
                 )
+                copy.doubted = self.too_young(place, block, copy)
                 self.put(place, block, copy)
             landed.append({"by": kind, "place": place, "ids": event["ids"], "age": event["admitted_after"]})
         elif kind == "transfer_committed":
@@ -941,9 +942,11 @@ class Stream:
                     if block in self.held.get(place, {}):
                         self.held[place][block].state = "uncertain"
                 return
+            found = [self.held.get(place, {}).get(block) for block in event["ids"]]
+            over = {copy.transfer for copy in found if copy is not None and copy.state == "pending"}
             self.drop(place, event["ids"])
             if event["reason"] == "expired":
-                for name in [name for name, one in self.moving.items() if one[0] == place]:
+                for name in [name for name, one in self.moving.items() if one[0] == place and name in over]:
                     if not self.pending(place, name):
                         del self.moving[name]
         elif kind == "block_invalidated":
@@ -982,6 +985,20 @@ class Stream:
             have.state = "committed"
         have.age = older(have.age, copy.age)
         have.doubted = have.doubted or copy.doubted
+
+    def too_young(self, place: Place, block: bytes, copy: Copy) -> bool:
+        """Not computed here, and younger than a copy on another holder that it may have been made of."""
+        if copy.lineage in ("prefill", "transfer") or copy.age is None:
+            return False
+        beside = [one for one in (*self.held, *self.shadow) if one[0] != place[0] and one[2] == place[2]]
+        for other in beside:
+            have = self.held.get(other, {}).get(block)
+            if have is not None and (have.doubted or older(have.age, copy.age) != copy.age):
+                return True
+            past = self.shadow.get(other, {})
+            if block in past and older(past[block], copy.age) != copy.age:
+                return True
+        return False
 
     def drop(self, place: Place, ids: Any) -> None:
         for block in list(ids):
@@ -1049,6 +1066,8 @@ class Stream:
                 copy.age = age
                 if not unwatched:
                     copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
+            if have is None or unwatched:
+                copy.doubted = copy.doubted or self.too_young((name, group, alias), block, copy)
             self.put((name, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (name, group):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from events.ids import VerdictReason
-from events.model.part import Refused, TransferCommitted, TransferRejected, TransferStarted
+from events.ids import EvictReason, Lineage, Role, Tier, VerdictReason
+from events.model.control import HolderEnrolled
+from events.model.part import (
+    BlockEvicted,
+    Refused,
+    TierChanged,
+    TransferCommitted,
+    TransferRejected,
+    TransferStarted,
+)
 from tests.museum.exhibit import STRANGER, exhibit, shown
+from tests.support.audit_log import AuditLog
+from tests.support.bundle import bundle
 from tests.support.deletion_case import PENDING, REFUTED, UNPROVABLE, Fleet
 from tests.support.log import block
 
@@ -85,6 +95,25 @@ def laundering_snapshot(trick: bool) -> bytes:
     return shown(fleet)
 
 
+@exhibit("laundering onload", UNPROVABLE, VerdictReason.UNKNOWN_LINEAGE)
+def laundering_onload(trick: bool) -> bytes:
+    """An old block is moved to another tier, loaded again as if admitted today, and the old copy evicted."""
+    log = AuditLog()
+    log.say(HolderEnrolled(durable_id="disk-1", tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
+    hook = log.hook("w0").open(durable_id="disk-1")
+    (old,) = hook.store("acme", 1, admitted=3)
+    request = log.delete()
+    away = TierChanged(from_holder="gpu", to_holder="disk", group=0, ids=(old,))
+    hook.write(parts={"acme": [away]})
+    del hook.held["gpu", "acme"][old]
+    lineage = Lineage.ONLOAD if trick else Lineage.PREFILL
+    hook.store("acme", 1, lineage=lineage)
+    hook.write(parts={"acme": [BlockEvicted(holder="disk", group=0, ids=(old,))]})
+    hook.ack(request)
+    hook.ack(request, nonce=log.nonce(request))
+    return bundle(log, request)
+
+
 @exhibit("laundering through a hole", UNPROVABLE, VerdictReason.UNKNOWN_LINEAGE)
 def laundering_through_a_hole(trick: bool) -> bytes:
     """The same snapshot behind a lost record, where they might have been computed anew."""
@@ -128,6 +157,20 @@ def transfer_that_a_snapshot_forgets(trick: bool) -> bytes:
     if not trick:
         fleet.a.write(parts={"acme": [TransferRejected(transfer="t1", request=fleet.request)]})
     fleet.a.snapshot()
+    fleet.finish()
+    return shown(fleet)
+
+
+@exhibit("transfer behind another's end", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_behind_anothers_end(trick: bool) -> bytes:
+    """Old blocks are on their way to where young ones of the same ids lie, and something else expires there."""
+    fleet = Fleet()
+    fleet.a.store("acme", 5)
+    started = [_started()] if trick else []
+    fleet.a.write(parts={"acme": started})
+    expired = BlockEvicted(holder="gpu", group=0, ids=(block("acme", 6),), reason=EvictReason.EXPIRED)
+    fleet.a.write(parts={"acme": [expired]})
+    fleet.a.held["gpu", "acme"][block("acme", 5)] = 3
     fleet.finish()
     return shown(fleet)
 

@@ -244,6 +244,7 @@ class HookStub:
         admitted: int | str | None = "now",
         holder: str = "gpu",
         parent: bytes | None = None,
+        lineage: Lineage = Lineage.PREFILL,
         **more: object,
     ) -> list[bytes]:
         """Stores the named blocks as one chain; `admitted` "now" is the newest order installed."""
@@ -255,7 +256,7 @@ class HookStub:
             profile=0,
             ids=tuple(ids),
             parent=parent,
-            lineage=Lineage.PREFILL,
+            lineage=lineage,
             admitted_after=after,  # type: ignore[arg-type]
         )
         for one in ids:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from copy import deepcopy
 
 from auditor.condition import Findings
 from auditor.evidence import Evidence
@@ -22,7 +21,7 @@ from events.model.part import Cleared, Closed, TierChanged, TransferCommitted, T
 from tests.support.audit_fault import NONE, Faults
 from tests.support.audit_hook import PROFILE, Hook
 from tests.support.audit_memory import Copies, older
-from tests.support.light_log import BEGUN, KEYS, RING, light_verify, write
+from tests.support.light_log import BEGUN, KEYS, RING, begun, light_verify, write
 from tests.support.log import block
 
 BLOCKS = tuple(block("sim", number) for number in range(6))
@@ -38,7 +37,7 @@ class SimFleet:
         self.without = frozenset(without)
         self.rng = random.Random(seed)
         self.faults = faults
-        self.registry = deepcopy(BEGUN)
+        self.registry = begun()
         self.request = 1 << 60
         self.nonce: int | None = None
         self.written = 0
