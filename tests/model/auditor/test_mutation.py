@@ -7,8 +7,6 @@ import secrets
 
 from events.ids import VerdictKind
 from tests.model.auditor.mutation import (
-    AUDITOR,
-    INVALID,
     SIGNERS,
     WAYS,
     WORD,
@@ -18,6 +16,7 @@ from tests.model.auditor.mutation import (
     resigned,
     structural,
 )
+from tests.support.bundle import AUDITOR, INVALID
 
 
 def test_no_structural_byte_can_be_changed() -> None:
