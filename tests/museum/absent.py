@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from events.ids import Inventory, Role, Tier, VerdictReason
 from events.model.control import (
+    DomainAdmitted,
+    DomainCreated,
     ExitAttested,
     Fenced,
     HolderDestroyed,
     HolderEnrolled,
+    PrefixScope,
 )
 from events.model.part import Closed
 from tests.museum.exhibit import STRANGER, exhibit, shown
 from tests.support.audit_log import AuditLog
 from tests.support.bundle import bundle
 from tests.support.deletion_case import PENDING, UNPROVABLE, Fleet
+from tests.support.log import block
 
 
 @exhibit("zombie epoch", UNPROVABLE, VerdictReason.DEATH_BY_TIMEOUT_ONLY, VerdictReason.NOT_EVALUATED)
@@ -26,6 +30,45 @@ def zombie_epoch(trick: bool) -> bytes:
         fleet.log.attest(fleet.a)
     fleet.finish(heir, fleet.b)
     return shown(fleet)
+
+
+@exhibit(
+    "successor who answers for both", UNPROVABLE, VerdictReason.EPOCH_UNFENCED, VerdictReason.NOT_EVALUATED
+)
+def successor_who_answers(trick: bool) -> bytes:
+    """Another engine registers under the worker's name; nobody says what became of the one before."""
+    fleet = Fleet()
+    heir = fleet.log.hook("w0", life="life-2").open()
+    if not trick:
+        fleet.log.attest(fleet.a)
+    fleet.finish(heir, fleet.b)
+    return shown(fleet)
+
+
+@exhibit("copies in somebody else's domain", UNPROVABLE, VerdictReason.SHARED_DOMAIN)
+def copies_in_somebody_elses_domain(trick: bool) -> bytes:
+    """A tenant's blocks lie in a domain that it shares, where nobody can tell whose they are."""
+    fleet = Fleet()
+    fleet.log.say(DomainCreated(domain="commons", tenant="umbrella", shared=True), Role.CONTROL)
+    if trick:
+        fleet.log.say(DomainAdmitted(domain="commons", tenant="acme"), Role.CONTROL)
+    fleet.finish()
+    return shown(fleet)
+
+
+@exhibit("blocks without ancestors", UNPROVABLE, VerdictReason.SCOPE_UNDECIDABLE)
+def blocks_without_ancestors(trick: bool) -> bytes:
+    """A block is stored below a parent that no record shows, so that no prefix seems to cover it."""
+    fleet = Fleet()
+    fleet.a.store("acme", "child", parent=block("acme", "hidden") if trick else None)
+    request = fleet.log.delete(PrefixScope(domain="acme", ids=(fleet.old[0],)))
+    for hook in (fleet.a, fleet.b):
+        hook.remove("acme", fleet.old, request)
+        hook.ack(request, "acme")
+    nonce = fleet.log.nonce(request)
+    for hook in (fleet.a, fleet.b):
+        hook.ack(request, "acme", nonce=nonce)
+    return bundle(fleet.log, request)
 
 
 @exhibit("zombie after its end", PENDING, VerdictReason.FRONTIER_BEHIND, VerdictReason.NOT_EVALUATED)

@@ -10,6 +10,7 @@ from events.model.control import (
 )
 from tests.museum.exhibit import exhibit, shown
 from tests.support.audit_log import RawEvent
+from tests.support.bundle import bundle
 from tests.support.deletion_case import PENDING, UNPROVABLE, Fleet
 from tests.support.log import block
 
@@ -22,6 +23,18 @@ def pruned_prefix(trick: bool) -> bytes:
     if trick:
         fleet.log.starts[fleet.a.partition] = 3
     return shown(fleet)
+
+
+@exhibit("compacted control log", UNPROVABLE, VerdictReason.TOPIC_COMPACTED)
+def compacted_control_log(trick: bool) -> bytes:
+    """The registration of a worker is taken out of kv.control, and with it the worker that owes an ack."""
+    fleet = Fleet()
+    silent = fleet.log.hook("w100")
+    if not trick:
+        silent.open()
+    fleet.finish(fleet.a, fleet.b, *([] if trick else [silent]))
+    lost = frozenset({silent.epoch_no}) if trick else frozenset[int]()
+    return bundle(fleet.log, fleet.request, lost=lost)
 
 
 @exhibit("dropped store", PENDING, VerdictReason.SEQ_GAP)

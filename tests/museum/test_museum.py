@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from auditor.proof import unseal
-from events.ids import VerdictKind
+from events.ids import VerdictKind, VerdictReason
 from tests.museum.collection import EXHIBITS
 from tests.museum.exhibit import Exhibit
 from tests.support.bundle import INVALID, OPERATOR, first_says, second_says
@@ -74,3 +74,24 @@ def test_every_exhibit_that_the_specification_names_is_there() -> None:
     names = [one.name for one in EXHIBITS]
     assert len(names) == len(set(names))
     assert set(names) >= SPECIFIED
+
+
+SHOWN_ELSEWHERE = {VerdictReason.CHECKPOINT_UNVERIFIED, VerdictReason.WITNESS_QUORUM_MISSING}
+"""They need an anchored log: `tests/unit/auditor/test_anchoring.py`."""
+NEVER_ALONE = {
+    VerdictReason.NOT_EVALUATED,
+    VerdictReason.DEATH_BY_TIMEOUT_ONLY,
+    VerdictReason.EPOCH_UNFENCED,
+    VerdictReason.MISSING_ACK,
+    VerdictReason.MEMBERSHIP_INCOMPLETE,
+    VerdictReason.DELETE_REFUSED,
+}
+"""Who never acked was never asked with a nonce either."""
+
+
+def test_each_reason_stands_alone_between_some_trick_and_a_proof() -> None:
+    """A verifier that left one out would be taken in."""
+    alone = {next(iter(one.reasons)) for one in EXHIBITS if len(one.reasons) == 1}
+    together = {reason for one in EXHIBITS for reason in one.reasons}
+    assert set(VerdictReason) - SHOWN_ELSEWHERE <= together
+    assert set(VerdictReason) - SHOWN_ELSEWHERE - NEVER_ALONE <= alone
