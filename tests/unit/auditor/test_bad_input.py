@@ -11,6 +11,7 @@ import pytest
 import tests.support.log as log_module
 from auditor.proof import seal, unseal
 from events.chain import sha256
+from events.codec import encode_control
 from events.ids import Role, VerdictReason
 from events.model.control import Fenced
 from events.model.part import Ack, RequestStanding
@@ -76,10 +77,10 @@ def test_an_ack_for_a_holder_that_nobody_declared_discharges_nothing() -> None:
 def test_no_verdict_changes_with_a_clock_that_runs_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Fleet()
     honest.finish()
-    encode, clock = log_module.encode_control, itertools.count(9_000, -1_000)
+    clock = itertools.count(9_000, -1_000)
 
     def backwards(*given: Any, **more: Any) -> Any:
-        return encode(*given, **{**more, "written_ms": max(0, next(clock))})
+        return encode_control(*given, **{**more, "written_ms": max(0, next(clock))})
 
     monkeypatch.setattr(log_module, "encode_control", backwards)
     fleet = Fleet()
