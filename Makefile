@@ -6,11 +6,13 @@ ARGS :=
 VLLM_VENV := .venv-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo soak faults test lint format lock clean venv live-vllm
+.PHONY: help demo soak soundness faults test lint format lock clean venv live-vllm
 
 help:
 	@echo "make demo    run a real request trace through everything, on this machine"
 	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
+	@echo "make soundness  the auditor against 100,000 simulated faulty fleets, every byte of a bundle, every"
+	@echo "             interleaving of a small deletion: an hour; make soak does it too"
 	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
 	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 25 minutes"
 	@echo "make test    check and test everything"
@@ -24,6 +26,12 @@ demo: venv
 
 soak: venv
 	@$(BIN)/kvledger simulate --soak $(ARGS)
+	@$(MAKE) --no-print-directory soundness
+
+soundness: venv
+	@$(BIN)/python -m tests.model.auditor.soundness --runs 100000
+	@$(BIN)/python -m tests.model.auditor.deletion_scope --seconds 600
+	@$(BIN)/python -m tests.model.auditor.mutation
 
 faults: venv
 	@$(BIN)/kvledger up

@@ -6,6 +6,7 @@ one means is `auditor.fold`'s.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -141,9 +142,10 @@ class Content:
             case BlockEvicted():
                 place = Place(event.holder, event.group, alias)
                 if event.certain:
+                    expired = self._under_way(place, event.ids)
                     self.tables.drop(place, event.ids)
                     if event.reason is EvictReason.EXPIRED:
-                        self._expire_transfers(place)
+                        self._expire_transfers(place, expired)
                 else:
                     self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case BlockInvalidated():
@@ -163,9 +165,10 @@ class Content:
                 assert_never(event)
 
     def listing(
-        self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing]
+        self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing], pending: set[str]
     ) -> tuple[dict[tuple[bytes, bytes], HeldCopy], bool]:
-        """What a record lists within its range, by (alias, id), and whether all of its profiles are known."""
+        """What a record lists within its range, by (alias, id), and whether all of its profiles are known;
+        appends to `landed` what lies there and to `pending` the transfers under way."""
         seq, installed = record.header.seq, record.header.control.offset
         known = True
         listed: dict[tuple[bytes, bytes], HeldCopy] = {}
@@ -190,6 +193,7 @@ class Content:
                 listed.update(told)
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
+                    pending.add(run.transfer)
                     self.transfers.setdefault(
                         run.transfer, OpenTransfer(place, run.admitted_after, seq, run.ids)
                     )
@@ -233,11 +237,26 @@ class Content:
         known = holder is not None and place.group in holder.groups
         return known and (number is None or (place.alias, number) in self.profiles)
 
-    def _expire_transfers(self, place: Place) -> None:
-        """A transfer of which nothing is pending any more has expired. A clear or a removal says nothing of
-        what is still on its way: such a transfer stays open."""
-        for name in [name for name, transfer in self.transfers.items() if transfer.place == place]:
-            if not self._landing(place, name):
+    def _under_way(self, place: Place, ids: Iterable[bytes]) -> set[str]:
+        """Transfers by which copies of these ids are pending."""
+        table = self.tables.places.get(place, {})
+        copies = [table[block] for block in ids if block in table]
+        return {
+            copy.transfer for copy in copies if copy.state is CopyState.PENDING and copy.transfer is not None
+        }
+
+    def _expire_transfers(self, place: Place, expired: set[str]) -> None:
+        """A transfer of which something expired and nothing is pending any more is over. A clear, a removal, and
+        what expires of others say nothing of what is still on its way: such a transfer stays open."""
+        for name in expired & self.transfers.keys():
+            if self.transfers[name].place == place and not self._landing(place, name):
+                del self.transfers[name]
+
+    def end_transfers(self, holder: str, before: int, pending: set[str]) -> None:
+        """Records are missing, and a snapshot that began in record `before` listed all that the holder has: of
+        the older transfers those that aren't `pending` ended in what is missing."""
+        for name, transfer in list(self.transfers.items()):
+            if transfer.place.holder == holder and transfer.seq < before and name not in pending:
                 del self.transfers[name]
 
     def _landing(self, place: Place, transfer: str) -> list[bytes]:

@@ -215,7 +215,8 @@ class StreamFold:
             holder.lose_base()
 
     def _replace(self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing]) -> None:
-        listed, known = self.content.listing(mark, record, landed)
+        pending: set[str] = set()
+        listed, known = self.content.listing(mark, record, landed, pending)
         if not known:
             self.snapshot = None
         self.tables.replace_range(
@@ -229,6 +230,7 @@ class StreamFold:
         )
         if self.snapshot is not None and self.snapshot.name == mark.snapshot:
             self.snapshot.note(mark)
+            self.snapshot.pending |= pending
 
     def _end_snapshot(self, event: SnapshotEnd) -> None:
         work, self.snapshot = self.snapshot, None
@@ -249,6 +251,8 @@ class StreamFold:
         holder.lose_base()
         if entry.inventory is not Inventory.PARTIAL and not work.broken:
             holder.base_seq = work.begin_seq
+            if self.torn:
+                self.content.end_transfers(entry.holder, work.begin_seq, work.pending)
 
     def _compare(self, alias: bytes, event: Statement, seq: int) -> None:
         place = Place(event.holder, event.group, alias)

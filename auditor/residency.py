@@ -71,6 +71,11 @@ def _listed(have: HeldCopy, copy: HeldCopy, *, unwatched: bool, doubtful: bool) 
     )
 
 
+def _derived(copy: HeldCopy) -> bool:
+    """Whether a dated copy may have been made of one on another holder of its stream."""
+    return copy.lineage not in (Lineage.PREFILL, Lineage.TRANSFER) and copy.provenance is not None
+
+
 def oldest(left: int | None, right: int | None) -> int | None:
     return None if left is None or right is None else min(left, right)
 
@@ -111,7 +116,12 @@ class Tables:
     def chain(self, place: Place, ids: Sequence[bytes], parent: bytes | None, copy: HeldCopy) -> None:
         """Stores ids that continue each other from `parent` (None: the profile's root), which no verdict needs."""
         del parent
-        self.put(place, ids, copy)
+        if not _derived(copy):
+            self.put(place, ids, copy)
+            return
+        doubted = {block for block in ids if self.outlives(place, block, copy)}
+        self.put(place, [block for block in ids if block not in doubted], copy)
+        self.put(place, [block for block in ids if block in doubted], replace(copy, doubted=True))
 
     def listed(
         self, alias: bytes, run: CopyRun, mark: SnapshotRange, like: HeldCopy
@@ -146,6 +156,26 @@ class Tables:
             copy = replace(copy, doubted=True)
         have = table.get(block)
         table[block] = copy if have is None else _merged(have, copy)
+
+    def outlives(self, place: Place, block: bytes, copy: HeldCopy) -> bool:
+        """Whether a copy that wasn't computed here claims to be younger than one on another holder of the stream,
+        of which it may have been made."""
+        if not _derived(copy):
+            return False
+
+        def older(than: int | None) -> bool:
+            return oldest(than, copy.provenance) != copy.provenance
+
+        def beside(other: Place) -> bool:
+            return other.alias == place.alias and other.holder != place.holder
+
+        for other, table in self.places.items():
+            have = table.get(block) if beside(other) else None
+            if have is not None and (have.doubted or older(have.provenance)):
+                return True
+        return any(
+            beside(other) and block in past and older(past[block]) for other, past in self.shadow.items()
+        )
 
     def drop(self, place: Place, ids: Iterable[bytes]) -> None:
         """Ends copies; what isn't resident is a no-op."""
@@ -206,14 +236,16 @@ class Tables:
                     before[place.alias, block] = table.pop(block)
         unwatched, known = torn or partial, dict[tuple[int, int], HeldCopy]()
         for (alias, block), said in listed.items():
-            have = before.get((alias, block))
-            if have is None:
-                self.put(Place(holder, group, alias), (block,), said)
-                continue
-            pair = id(have), id(said)  # few pairs differ: what came together shares one object
-            if pair not in known:
-                known[pair] = _listed(have, said, unwatched=unwatched, doubtful=doubtful)
-            self.put(Place(holder, group, alias), (block,), known[pair])
+            place, have = Place(holder, group, alias), before.get((alias, block))
+            copy = said
+            if have is not None:
+                pair = id(have), id(said)  # few pairs differ: what came together shares one object
+                if pair not in known:
+                    known[pair] = _listed(have, said, unwatched=unwatched, doubtful=doubtful)
+                copy = known[pair]
+            if (have is None or unwatched) and self.outlives(place, block, copy):
+                copy = replace(copy, doubted=True)
+            self.put(place, (block,), copy)
         for place, past in self.shadow.items():
             if place[:2] == (holder, group):
                 for block in [b for b in past if low <= b <= high]:

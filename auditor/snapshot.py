@@ -13,13 +13,14 @@ from events.model.part import SnapshotRange
 @dataclass(slots=True)
 class SnapshotWork:
     """Of one name, begun in record `begin_seq`. `inspected`: from the pool itself; `broken`: something
-    was lost meanwhile that nobody can name."""
+    was lost meanwhile that nobody can name; `pending`: transfers that it lists as under way."""
 
     name: str
     begin_seq: int
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     broken: bool = False
     inspected: bool = False
+    pending: set[str] = field(default_factory=set)
 
     def note(self, mark: SnapshotRange) -> None:
         """Takes in that a range was listed."""

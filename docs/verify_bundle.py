@@ -916,7 +916,7 @@ class Stream:
             self.opened = self.opened or event["opened"]
             self.snapshot = {
                 "name": event["snapshot"], "begin": seq, "ranges": defaultdict(list), "broken": False,
-                "pool": event["source"] == "pool",
+                "pool": event["source"] == "pool", "pending": set(),
             }  # fmt: skip
         elif kind == "engine_loss":
             for name, holder in self.holders.items():
@@ -1011,6 +1011,7 @@ class Stream:
                     installed=installed,
                     transfer=event["transfer"] if moves else None,
                 )
+                copy.doubted = self.too_young(place, block, copy)
                 self.put(place, block, copy)
             landed.append({"by": kind, "place": place, "ids": event["ids"], "age": event["admitted_after"]})
         elif kind == "transfer_committed":
@@ -1031,9 +1032,11 @@ class Stream:
                     if block in self.held.get(place, {}):
                         self.held[place][block].state = "uncertain"
                 return
+            found = [self.held.get(place, {}).get(block) for block in event["ids"]]
+            over = {copy.transfer for copy in found if copy is not None and copy.state == "pending"}
             self.drop(place, event["ids"])
             if event["reason"] == "expired":
-                for name in [name for name, one in self.moving.items() if one[0] == place]:
+                for name in [name for name, one in self.moving.items() if one[0] == place and name in over]:
                     if not self.pending(place, name):
                         del self.moving[name]
         elif kind == "block_invalidated":
@@ -1073,6 +1076,20 @@ class Stream:
         have.age = older(have.age, copy.age)
         have.doubted = have.doubted or copy.doubted
 
+    def too_young(self, place: Place, block: bytes, copy: Copy) -> bool:
+        """Not computed here, and younger than a copy on another holder that it may have been made of."""
+        if copy.lineage in ("prefill", "transfer") or copy.age is None:
+            return False
+        beside = [one for one in (*self.held, *self.shadow) if one[0] != place[0] and one[2] == place[2]]
+        for other in beside:
+            have = self.held.get(other, {}).get(block)
+            if have is not None and (have.doubted or older(have.age, copy.age) != copy.age):
+                return True
+            past = self.shadow.get(other, {})
+            if block in past and older(past[block], copy.age) != copy.age:
+                return True
+        return False
+
     def drop(self, place: Place, ids: Any) -> None:
         for block in list(ids):
             self.held.get(place, {}).pop(block, None)
@@ -1089,6 +1106,7 @@ class Stream:
     ) -> None:
         name, group, low, high = mark["holder"], mark["group"], mark["low"], mark["high"]
         listed: dict[tuple[bytes, bytes], Copy] = {}
+        pending: set[str] = set()
         for alias, events in parts.items():
             place: Place = (name, group, alias)
             for run in (run for event in events if event["type"] == "snapshot_part" for run in event["runs"]):
@@ -1117,6 +1135,7 @@ class Stream:
                         }
                     )
                 elif run["transfer"] is not None:
+                    pending.add(run["transfer"])
                     self.moving.setdefault(run["transfer"], (place, run["admitted_after"], seq, run["ids"]))
         holder = self.holders[name]
         unwatched = self.torn or holder.inventory == "partial"
@@ -1137,6 +1156,8 @@ class Stream:
                 copy.age = age
                 if not unwatched:
                     copy.seq, copy.installed, copy.lineage = have.seq, have.installed, have.lineage
+            if have is None or unwatched:
+                copy.doubted = copy.doubted or self.too_young((name, group, alias), block, copy)
             self.put((name, group, alias), block, copy)
         for place, past in self.shadow.items():
             if place[:2] == (name, group):
@@ -1145,6 +1166,7 @@ class Stream:
         if self.snapshot is not None and self.snapshot["name"] == mark["snapshot"]:
             bounds = (int.from_bytes(low, "big"), int.from_bytes(high, "big"))
             self.snapshot["ranges"][name, group].append(bounds)
+            self.snapshot["pending"] |= pending
 
     def finish(self, event: Json) -> None:
         work, self.snapshot = self.snapshot, None
@@ -1166,6 +1188,14 @@ class Stream:
             partial = entry["inventory"] == "partial"
             found.inventory, found.lost = entry["inventory"], found.lost and partial
             found.base, found.born_empty = (None if partial or work["broken"] else work["begin"]), False
+            if self.torn and found.base is not None:
+                self.moving = {
+                    transfer: moving
+                    for transfer, moving in self.moving.items()
+                    if moving[0][0] != entry["holder"]
+                    or moving[2] >= work["begin"]
+                    or transfer in work["pending"]
+                }
         self.torn = False
         if not self.sticky and self.status != "closed":
             self.status = "draining" if self.draining else "live"

@@ -53,8 +53,8 @@ class StoreReader:
         for node in nodes:
             source = self._source(table, node)
             lineage = Lineage.ONLOAD if source and table.holder.tier is Tier.GPU else Lineage.UNKNOWN
-            provenance = (source.admitted_after, source.computed) if source else (None, False)
-            self._put(draft, table, [node], provenance[0], lineage, provenance[1], session)
+            admitted, computed = source or (None, False)
+            self._put(draft, table, [node], admitted, lineage, computed, session)
 
     def found(self, draft: Draft, table: Table, name: EngineHash) -> Node:
         """A hash that the engine holds and whose store nobody has heard of; its age is unknown."""
@@ -63,14 +63,21 @@ class StoreReader:
         self._put(draft, table, [node], None, lineage, self._computes_all, None)
         return node
 
-    def _source(self, table: Table, node: Node) -> Copy | None:
-        """A copy of the same block in another tier, where this one may come from."""
-        for other in self._holders.tables():
-            if other.holder is not table.holder and other.size == table.size:
-                copy = other.find(node)
-                if copy is not None:
-                    return copy
-        return None
+    def _source(self, table: Table, node: Node) -> tuple[int | None, bool] | None:
+        """Oldest admission of the copies of the same block in other tiers, of any of which this one may have been
+        made, and whether all of them were computed here; None if there are none."""
+        copies = [
+            copy
+            for other in self._holders.tables()
+            if other.holder is not table.holder and other.size == table.size
+            if (copy := other.find(node)) is not None
+        ]
+        if not copies:
+            return None
+        admitted = copies[0].admitted_after
+        for copy in copies:
+            admitted = older(admitted, copy.admitted_after)
+        return admitted, all(copy.computed for copy in copies)
 
     def _put(
         self,

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from auditor.record import StreamRecord
+from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold
-from events.chain import MODULUS, sha256
-from events.ids import Capability, CopyState, GroupKind, InvalidateReason, Inventory, Lineage, Tier
+from events.chain import sha256
+from events.ids import (
+    Capability,
+    GroupKind,
+    InvalidateReason,
+    Inventory,
+    Lineage,
+    StreamKey,
+)
 from events.model.batch import ControlPosition, Header, PartRef
 from events.model.part import (
     Ack,
     BlockEvicted,
     BlockInvalidated,
     BlockStored,
-    CopyRun,
+    Cleared,
     DomainEvent,
+    EngineLoss,
     Group,
     HolderDeclared,
     HolderInventory,
@@ -27,16 +35,15 @@ from events.model.part import (
     SnapshotEnd,
     SnapshotPart,
     SnapshotRange,
-    Statement,
     StreamEvent,
     TransferRejected,
 )
 from tests.support.audit_fault import Faults
+from tests.support.audit_memory import HOLDERS, Copies, listed, older, stated
 from tests.support.light_log import LightSigner
 from tests.support.log import HIGH, LOW, declared
 
 GROUP = Group(index=0, kind=GroupKind.FULL, block_tokens=16)
-HOLDERS = (("gpu", Tier.GPU), ("cpu", Tier.CPU))
 PROFILE = declared()
 
 
@@ -50,20 +57,13 @@ class Surroundings(Protocol):
     written: int
     returned: bool
     lied: bool
+    drop: int
+
+    def strikes(self, fault: str, times: float = 1.0) -> bool: ...
 
     def chance(self, probability: float) -> bool: ...
 
-    def evidence_feed(self, record: StreamRecord) -> None: ...
-
-
-@dataclass
-class Copies:
-    """What a life really holds: admissions of the physical copies by (holder, block)."""
-
-    table: dict[tuple[str, bytes], list[int]] = field(default_factory=dict)
-
-    def old(self, request: int) -> bool:
-        return any(after < request for copies in self.table.values() for after in copies)
+    def evidence_feed(self, record: StreamRecord | UnreadableRecord) -> None: ...
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Hook:
     epoch: str
     epoch_no: int
     copies: Copies
-    known: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    known: dict[tuple[str, bytes], int | None] = field(default_factory=dict)
     running: list[tuple[bytes, int]] = field(default_factory=list)
     landing: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     seq: int = 0
@@ -88,21 +88,29 @@ class Hook:
     nonce: int | None = None
     repair: bool = False
     torn: bool = False
+    hole: bool = False
     sure: bool = False
-    waiting: list[StreamRecord] = field(default_factory=list)
+    cleared: bool = False
+    unwatched: bool = False
+    waiting: list[StreamRecord | UnreadableRecord] = field(default_factory=list)
     alias: bytes = b""
 
     def say(
         self, *stream_events: StreamEvent, events: Sequence[DomainEvent] = (), signed: bool = False
     ) -> None:
-        """Numbers a record; it may be lost on the way."""
+        """Numbers a record; it may be lost or damaged on the way. An idle reset is told first."""
         fleet = self.fleet
         name = self.alias
+        if self.cleared:
+            self.cleared = False
+            self.say(Cleared(holders=("gpu", "cpu")))
         refs = [PartRef.model_construct(alias=None, sha256=bytes(32), events=len(stream_events))]
         if events:
             refs.append(PartRef.model_construct(alias=name, sha256=bytes(32), events=len(events)))
         position = min(self.installed, fleet.registry.next_offset - 1)
         seen = fleet.registry.hashes.get(position, bytes(32))
+        if fleet.strikes("split_view"):
+            seen = sha256(b"another log")
         header = Header.model_construct(
             v=1,
             worker=self.worker,
@@ -127,13 +135,25 @@ class Hook:
             {name: tuple(events)} if events else {},
         )
         self.seq += 1
-        if self.seq > 1 and not self.sure and fleet.chance(fleet.faults.lost):
-            self.repair, self.torn = self.repair or fleet.chance(0.7), True
+        dropped = fleet.written == fleet.drop
+        if dropped or (self.seq > 1 and not self.sure and fleet.strikes("lost")):
+            self.repair, self.torn, self.hole = self.repair or dropped or fleet.chance(0.7), True, True
             return
         self.prev = record.header_sha256
+        if self.seq > 1 and not self.sure and fleet.strikes("unreadable"):
+            self.torn = self.hole = True
+            stream = StreamKey(self.worker, 0, self.epoch)
+            self.waiting.append(
+                UnreadableRecord(0, fleet.written, stream, header.seq, record.header_sha256, "part_hash")
+            )
+            return
         self.waiting.append(record)
-        if fleet.chance(fleet.faults.repeated):
+        if fleet.strikes("repeated"):
             self.waiting.append(record)
+        if fleet.strikes("equivocated"):
+            line = record.header_line + b"'"
+            twin = replace(record, header_line=line, header_sha256=sha256(line), signature=None)
+            self.waiting.insert(-1 if fleet.chance(0.5) else len(self.waiting), twin)
 
     def flush(self) -> None:
         if not self.cut:
@@ -154,8 +174,10 @@ class Hook:
             ),
         )
 
-    def land(self, holder: str, one: bytes, after: int, lineage: Lineage) -> None:
-        """A physical copy more, and the record of it."""
+    def land(
+        self, holder: str, one: bytes, after: int, lineage: Lineage, *, claimed: int | None = None
+    ) -> None:
+        """A physical copy more, admitted `after`, and the record of it, which says `claimed` for an onload."""
         fleet = self.fleet
         if holder == "gpu" and any(one == coming for coming, _ in self.landing.values()):
             return
@@ -164,14 +186,17 @@ class Hook:
         self.copies.table.setdefault((holder, one), []).append(after)
         if self.acked and after < fleet.request:
             fleet.returned = True
-        bug = fleet.chance(fleet.faults.silent) and not self.acked
-        if bug:
+        if not self.acked and fleet.strikes("silent"):
             return
-        believed = self.known.get((holder, one))
-        launder = believed is not None and fleet.chance(fleet.faults.laundered)
-        self.known[holder, one] = after if believed is None or launder else min(believed, after)
+        if fleet.strikes("engine_loss"):
+            self.unwatched = True
+            return
+        said = after if lineage is Lineage.PREFILL else claimed
+        known = (holder, one) in self.known
+        launder = known and fleet.strikes("laundered")
+        self.known[holder, one] = older(self.known[holder, one], said) if known and not launder else said
         stored = BlockStored(
-            holder=holder, group=0, profile=0, ids=(one,), lineage=lineage, admitted_after=after
+            holder=holder, group=0, profile=0, ids=(one,), lineage=lineage, admitted_after=said
         )
         self.say(events=[stored])
 
@@ -183,7 +208,7 @@ class Hook:
     def end(self, holder: str, one: bytes, *, request: int | None = None) -> None:
         """Every physical copy of a block goes, unless a bug keeps one; the record says that all went."""
         fleet = self.fleet
-        kept = request is not None and fleet.chance(fleet.faults.kept)
+        kept = request is not None and fleet.strikes("kept")
         if not kept:
             self.copies.table.pop((holder, one), None)
         self.known.pop((holder, one), None)
@@ -204,27 +229,18 @@ class Hook:
             )
 
     def statements(self) -> list[DomainEvent]:
-        """From the pool: what is really there."""
-        found: list[DomainEvent] = []
-        for holder, _ in HOLDERS:
-            ids = {one for (name, one), copies in self.copies.table.items() if name == holder and copies}
-            ids |= {one for one, _ in self.landing.values()} if holder == "gpu" else set()
-            total = sum(int.from_bytes(one, "big") for one in ids) % MODULUS
-            found.append(
-                Statement(
-                    holder=holder, group=0, count=len(ids), checksum=total.to_bytes(16, "big"), source="pool"
-                )
-            )
-        return found
+        return stated(self.copies, self.landing)
 
     def obey(self) -> None:
         """Removes, rejects, and acks as soon as nothing admitted before is running."""
         request = self.fleet.request
-        for (holder, one), after in sorted(self.known.items()):
-            if after < request:
+        if self.unwatched:
+            return
+        for (holder, one), known in sorted(self.known.items(), key=lambda item: item[0]):
+            if known is None or known < request:
                 self.end(holder, one, request=request)
         for transfer, (_, after) in sorted(self.landing.items()):
-            if after < request and not self.fleet.chance(self.fleet.faults.tombstone_ignored):
+            if after < request and not self.fleet.strikes("tombstone_ignored"):
                 del self.landing[transfer]
                 self.say(events=[TransferRejected(transfer=transfer, request=request)])
         if not any(after < request for _, after in self.running) and not any(
@@ -242,39 +258,35 @@ class Hook:
         self.say(events=[*self.statements(), Ack(requests=(standing,), nonce=due)], signed=True)
         self.nonce = due
 
+    def lose_words(self) -> None:
+        """Tells that the engine's own records were lost, behind which only a look into the pool is sure."""
+        self.say(EngineLoss(first_missing=self.seq))
+        self.repair = True
+
+    def inspect(self) -> None:
+        """Learns what is really there; nobody knows the age of what it hadn't heard of."""
+        there = {where for where, copies in self.copies.table.items() if copies}
+        self.known = {where: self.known.get(where) for where in sorted(there)}
+        self.unwatched = False
+
     def snapshot(self) -> None:
-        """Restates both holders from what the hook believes."""
+        """Restates both holders from what the hook believes, or after an engine loss from the pool."""
         fleet, name = self.fleet, f"s{self.seq}"
-        if not self.torn and fleet.chance(fleet.faults.laundered):
+        self.repair = self.hole = False
+        if self.known and not self.torn and fleet.strikes("laundered"):
             self.known = dict.fromkeys(self.known, self.installed)
-        self.say(SnapshotBegin(snapshot=name, opened=self.opening(Inventory.PARTIAL)), events=[PROFILE])
+        looked = self.unwatched
+        if looked:
+            self.inspect()
+        begin = SnapshotBegin(
+            snapshot=name, opened=self.opening(Inventory.PARTIAL), source="pool" if looked else None
+        )
+        self.say(begin, events=[PROFILE])
         for holder, _ in HOLDERS:
-            runs = [
-                CopyRun(
-                    profile=0,
-                    admitted_after=after,
-                    ids=(one,),
-                    parents=(bytes(16),),
-                )
-                for (where, one), after in self.known.items()
-                if where == holder and one not in {b for b, _ in self.landing.values()}
-            ]
-            runs += [
-                CopyRun(
-                    profile=0,
-                    state=CopyState.PENDING,
-                    admitted_after=after,
-                    transfer=transfer,
-                    ids=(one,),
-                    parents=(bytes(16),),
-                )
-                for transfer, (one, after) in self.landing.items()
-                if holder == "gpu"
-            ]
+            runs = listed(holder, self.known, self.landing)
             mark = SnapshotRange(snapshot=name, holder=holder, group=0, low=LOW, high=HIGH)
             self.say(mark, events=[SnapshotPart(runs=tuple(runs))] if runs else ())
         known = tuple(HolderInventory(holder=name_, inventory=Inventory.KNOWN) for name_, _ in HOLDERS)
         self.say(SnapshotEnd(snapshot=name, inventories=known), signed=True)
-        self.repair = False
         if self.acked:
             self.obey()

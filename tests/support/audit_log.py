@@ -244,6 +244,7 @@ class HookStub:
         admitted: int | str | None = "now",
         holder: str = "gpu",
         parent: bytes | None = None,
+        lineage: Lineage = Lineage.PREFILL,
         **more: object,
     ) -> list[bytes]:
         """Stores the named blocks as one chain; `admitted` "now" is the newest order installed."""
@@ -255,7 +256,7 @@ class HookStub:
             profile=0,
             ids=tuple(ids),
             parent=parent,
-            lineage=Lineage.PREFILL,
+            lineage=lineage,
             admitted_after=after,  # type: ignore[arg-type]
         )
         for one in ids:
@@ -315,8 +316,10 @@ class HookStub:
         *,
         inventory: Inventory = Inventory.KNOWN,
         state: CopyState = CopyState.COMMITTED,
+        pending: Mapping[bytes, str] | None = None,
     ) -> None:
-        """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain."""
+        """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain. `pending` names the
+        transfers of those that haven't landed."""
         name = f"s{self.seq}"
         copies = listed
         if copies is None:
@@ -326,8 +329,16 @@ class HookStub:
         mark = SnapshotRange(snapshot=name, holder="gpu", group=0, low=LOW, high=HIGH)
         parts: dict[str, list[DomainEvent]] = {}
         for domain, held in copies.items():
+            coming = pending or {}
             runs = [
-                CopyRun(profile=0, state=state, admitted_after=after, ids=(one,), parents=(bytes(16),))
+                CopyRun(
+                    profile=0,
+                    state=CopyState.PENDING if one in coming else state,
+                    transfer=coming.get(one),
+                    admitted_after=after,
+                    ids=(one,),
+                    parents=(bytes(16),),
+                )
                 for one, after in held.items()
             ]
             if runs:

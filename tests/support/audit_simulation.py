@@ -7,20 +7,21 @@ what the auditor is fed is otherwise what a log would give it.
 from __future__ import annotations
 
 import random
-from copy import deepcopy
+from collections import Counter
 
 from auditor.condition import Findings
 from auditor.evidence import Evidence
 from auditor.finding import Condition
-from auditor.record import StreamRecord
+from auditor.record import StreamRecord, UnreadableRecord
 from auditor.verdict import decide, examine, lives, wants_nonce
 from events.chain import sha256, transfer_digest
 from events.ids import Inventory, Lineage, Role, StreamKey, VerdictKind
 from events.model.control import AuditNonce, DeletionRequested, DomainScope, ExitAttested, Fenced, Registered
 from events.model.part import Cleared, Closed, TierChanged, TransferCommitted, TransferStarted
 from tests.support.audit_fault import NONE, Faults
-from tests.support.audit_hook import PROFILE, Copies, Hook
-from tests.support.light_log import BEGUN, KEYS, RING, light_verify, write
+from tests.support.audit_hook import PROFILE, Hook
+from tests.support.audit_memory import Copies, older
+from tests.support.light_log import BEGUN, KEYS, RING, begun, light_verify, write
 from tests.support.log import block
 
 BLOCKS = tuple(block("sim", number) for number in range(6))
@@ -28,31 +29,41 @@ STEPS, DELETED_AT = 70, 25
 
 
 class SimFleet:
-    """Three workers over STEPS steps, a deletion at DELETED_AT, an auditor that closes with nonces."""
+    """Three workers over STEPS steps, a deletion at DELETED_AT, an auditor that closes with nonces.
 
-    def __init__(self, seed: int, faults: Faults, *without: Condition) -> None:
+    `drop` is a record, by its number in the fleet from 1, that is lost and known to be lost."""
+
+    def __init__(self, seed: int, faults: Faults, *without: Condition, drop: int = 0) -> None:
         self.without = frozenset(without)
         self.rng = random.Random(seed)
         self.faults = faults
-        self.registry = deepcopy(BEGUN)
+        self.registry = begun()
         self.request = 1 << 60
         self.nonce: int | None = None
         self.written = 0
         self.returned = self.lied = False
-        self.held_back: list[StreamRecord] = []
+        self.struck: Counter[str] = Counter()
+        self.held_back: list[StreamRecord | UnreadableRecord] = []
         self.evidence: Evidence | None = None
         self.hooks: list[Hook] = []
         self.transfers = 0
+        self.drop = drop
         self.patient = faults == NONE or self.rng.random() < 0.7
         for number in range(3):
             self.birth(f"w{number}")
-        if self.chance(faults.unregistered):
+        if self.strikes("unregistered"):
             self.hooks[2].worker = "stranger"
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
 
-    def evidence_feed(self, record: StreamRecord) -> None:
+    def strikes(self, fault: str, times: float = 1.0) -> bool:
+        """Whether the fault strikes now; `times` its probability."""
+        struck = self.chance(getattr(self.faults, fault) * times)
+        self.struck[fault] += struck
+        return struck
+
+    def evidence_feed(self, record: StreamRecord | UnreadableRecord) -> None:
         if self.evidence is None:
             self.held_back.append(record)
         else:
@@ -70,7 +81,7 @@ class SimFleet:
             public_key=sha256(epoch.encode()),
             partition=0,
         )
-        lost = self.chance(self.faults.registration_lost)
+        lost = self.strikes("registration_lost")
         epoch_no = write(self.registry, body, Role.ENROLMENT, shown=not lost)
         hook = Hook(self, worker, life, epoch, epoch_no, heir.copies if heir else Copies())
         known = self.registry.epochs.get(next((s for s in self.registry.epochs if s.epoch == epoch), None))  # type: ignore[arg-type]
@@ -81,7 +92,11 @@ class SimFleet:
             hook.cut = True  # it never gets a word through; only the hole in kv.control tells of it
         if heir is not None:
             hook.known, hook.running, hook.landing = heir.known, heir.running, heir.landing
-            hook.torn = heir.torn
+            hook.torn, hook.unwatched = heir.torn, heir.unwatched
+            if heir.cleared:
+                hook.known = {}
+            if self.strikes("forgotten"):
+                hook.known = dict.fromkeys(hook.known)
         hook.say(hook.opening(Inventory.PARTIAL if heir else Inventory.EMPTY), events=[PROFILE])
         self.hooks.append(hook)
         if heir is not None:
@@ -132,6 +147,8 @@ class SimFleet:
             return
         if hook.installed < newest and self.rng.random() < 0.5:
             hook.installed = newest
+        if hook.hole and self.chance(self.faults.resync):
+            hook.repair = True
         if hook.repair and self.rng.random() < 0.4:
             hook.snapshot()
         owes = hook.installed >= self.request and (not hook.acked or hook.nonce != self.due(hook))
@@ -157,25 +174,33 @@ class SimFleet:
             self.demote(hook)
         elif dice < 0.68:
             for where, one in sorted(k for k in hook.known if k[0] == "cpu"):
-                hook.land("gpu", one, hook.known[where, one], Lineage.ONLOAD)
+                oldest = min(hook.copies.table.get((where, one), [self.registry.next_offset]))
+                hook.land("gpu", one, oldest, Lineage.ONLOAD, claimed=hook.known[where, one])
                 break
         elif dice < 0.78:
             self.transfer(hook, answered)
         elif dice < 0.80 and not hook.landing:
             hook.copies.table.clear()
             hook.known.clear()
+            hook.unwatched = False
             hook.say(Cleared(holders=("gpu", "cpu")))
-        elif self.chance(self.faults.cut * 4):
+        elif self.strikes("cut", 4):
             hook.cut = not hook.cut or hook.worker.endswith("-zombie")
-        elif self.chance(self.faults.crash * 4):
+        elif self.strikes("crash", 4):
             self.crash(hook)
-        elif self.chance(self.faults.reattach * 4) and not hook.cut:
+        elif hook.unwatched and not hook.repair:
+            hook.lose_words()
+        elif not hook.landing and not hook.running and self.strikes("idle_reset", 4):
+            hook.copies.table.clear()
+            hook.known.clear()
+            hook.unwatched, hook.cleared = False, True  # told with the next record
+        elif not hook.cut and self.strikes("reattach", 4):
             hook.alive = False
             heir = self.birth(hook.worker, hook.life, hook)
             heir.acked = False
         elif dice > 0.97:
             hook.snapshot()
-        elif step % 7 == 0 and not hook.repair:
+        elif step % 7 == 0 and not hook.repair and not hook.unwatched:
             hook.say(events=hook.statements(), signed=True)
 
     def demote(self, hook: Hook) -> None:
@@ -186,7 +211,7 @@ class SimFleet:
         if moved:
             hook.copies.table.setdefault(("cpu", one), []).extend(moved)
         after = hook.known.pop(("gpu", one))
-        hook.known["cpu", one] = min(after, hook.known.get(("cpu", one), after))
+        hook.known["cpu", one] = older(after, hook.known.get(("cpu", one), after))
         hook.say(events=[TierChanged(from_holder="gpu", to_holder="cpu", group=0, ids=(one,))])
 
     def transfer(self, hook: Hook, answered: bool) -> None:
@@ -199,7 +224,7 @@ class SimFleet:
             if hook.acked and after < self.request:
                 self.returned = True  # a bug let it in, and the hook doesn't think of it again
             else:
-                hook.known["gpu", one] = min(after, hook.known.get(("gpu", one), after))
+                hook.known["gpu", one] = older(after, hook.known.get(("gpu", one), after))
             hook.say(events=[TransferCommitted(transfer=transfer, digest=transfer_digest([one]))])
             return
         if rng.random() < 0.3:
@@ -219,7 +244,7 @@ class SimFleet:
         coming = {block_ for block_, _ in hook.landing.values()}
         if ("gpu", one) in hook.known or one in coming or hook.hides("gpu", one):
             return
-        bug = self.chance(self.faults.tombstone_ignored) and not (hook.cut and answered)
+        bug = self.strikes("tombstone_ignored") and not (hook.cut and answered)
         if after < self.request <= hook.installed and not bug:
             return
         hook.sure = hook.sure or (answered and after < self.request)
@@ -238,7 +263,7 @@ class SimFleet:
 
     def crash(self, hook: Hook) -> None:
         """The engine ends, attested or not; or it only falls silent and lives on as a zombie."""
-        zombie = self.chance(self.faults.zombie)
+        zombie = self.strikes("zombie")
         fenced = Fenced(worker=hook.worker, rank=0, epoch=hook.epoch, evidence="timeout")
         registered = StreamKey(hook.worker, 0, hook.epoch) in self.registry.epochs
         if zombie:

@@ -17,8 +17,8 @@ def reasons(verdict: Verdict) -> set[VerdictReason]:
 class Fleet:
     """Two workers that hold old copies of both tenants, and a deletion of tenant acme."""
 
-    def __init__(self) -> None:
-        self.log = AuditLog()
+    def __init__(self, log: AuditLog | None = None) -> None:
+        self.log = log or AuditLog()
         self.a, self.b = self.log.hook("w0").open(), self.log.hook("w10").open()
         for hook in (self.a, self.b):
             self.old = hook.store("acme", 1, 2, 3)

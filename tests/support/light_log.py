@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from auditor.registry import ControlFold
@@ -61,3 +62,13 @@ def write(registry: ControlFold, body: ControlBody, role: Role, *, shown: bool =
 
 
 BEGUN = _begun()
+
+
+def begun() -> ControlFold:
+    """A registry of one's own that has folded the log's first records."""
+    made = copy(BEGUN)
+    for name in BEGUN.__slots__:
+        content = getattr(BEGUN, name)
+        if isinstance(content, dict | list | set):
+            setattr(made, name, copy(content))
+    return made

@@ -147,10 +147,11 @@ class ControlLog:
     partitions: int = 4
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     signers: dict[Role, Signer] = field(default_factory=dict)
+    secret: bytes = b""
 
     def __post_init__(self) -> None:
         for role in Role:
-            self.signers[role] = Signer.from_seed(sha256(role.value.encode()))
+            self.signers[role] = Signer.from_seed(sha256(self.secret + role.value.encode()))
         operator = self.signers[Role.OPERATOR]
         self.append(
             Genesis(log=self.log, operator_key=operator.public_key, partitions=self.partitions), Role.OPERATOR

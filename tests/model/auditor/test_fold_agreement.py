@@ -259,6 +259,7 @@ def test_both_folds_hold_the_same_copies_and_the_same_state(
     steps: list[tuple[str, int, int, list[int], int | None, bool]],
 ) -> None:
     both = Both()
+    restated: set[str] = set()
     for step in steps:
         if both.builder.seq == 1 and step[0] == "equivocate":
             continue
@@ -270,7 +271,11 @@ def test_both_folds_hold_the_same_copies_and_the_same_state(
         assert told == {name: (h.inventory, h.lost, h.orphans) for name, h in both.audit.holders.items()}, (
             step
         )
-        assert set(both.audit.transfers) >= set(both.index.transfers), step
+        if step[0] in ("snapshot", "inspect", "undeclared"):
+            restated |= set(
+                both.index.transfers
+            )  # the auditor takes those for ended that records were lost of
+        assert set(both.audit.transfers) >= set(both.index.transfers) - restated, step
 
 
 @settings(max_examples=150, deadline=None)

@@ -16,8 +16,7 @@ from auditor.verdict import judge
 from events.ids import Role, VerdictKind
 from events.model.control import DomainCreated, IdsScope, PrefixScope, Registered, Scope, TenantScope
 from events.signing import verify
-from tests.model.auditor.test_soundness import PROFILES
-from tests.support.audit_fault import Faults
+from tests.support.audit_fault import PROFILES, Faults
 from tests.support.audit_log import AuditLog, HookStub
 from tests.support.audit_simulation import SimFleet
 from tests.support.bundle import AUDITOR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from events.chain import sha256
 from events.ids import Inventory, VerdictReason
+from events.model.control import DomainScope
 from events.model.part import Cleared, EngineLoss
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
@@ -18,6 +19,24 @@ def test_a_lost_record_is_pending_until_a_known_snapshot_and_a_new_ack() -> None
     assert fleet.verdict().kind is PENDING
     fleet.a.ack(fleet.request, nonce=nonce)
     assert fleet.verdict().kind is PROVEN
+
+
+def test_one_dropped_batch_that_a_snapshot_repaired_costs_no_later_proof() -> None:
+    fleet = Fleet()
+    fleet.a.store("acme", 9, lost=True)
+    fleet.a.store("acme", 10)
+    fleet.a.snapshot()
+    fleet.finish()
+    assert fleet.verdict().kind is PROVEN
+    for domain in ("acme", "umbrella"):
+        fleet.a.store(domain, 11)
+        later = fleet.log.delete(DomainScope(domain=domain))
+        for hook in (fleet.a, fleet.b):
+            hook.obey(later, domain)
+        nonce = fleet.log.nonce(later)
+        for hook in (fleet.a, fleet.b):
+            hook.ack(later, domain, nonce=nonce)
+        assert fleet.log.verdict(later).kind is PROVEN
 
 
 def test_a_lost_record_of_a_fenced_worker_is_unprovable() -> None:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from events.chain import transfer_digest
 from events.ids import VerdictReason
-from events.model.part import BlockEvicted, Cleared, TransferCommitted, TransferRejected, TransferStarted
+from events.model.part import (
+    BlockEvicted,
+    Cleared,
+    TransferAborted,
+    TransferCommitted,
+    TransferRejected,
+    TransferStarted,
+)
 from tests.support.audit_log import AuditLog
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
@@ -150,3 +162,36 @@ def test_an_uncertain_copy_is_still_in_scope() -> None:
     fleet.a.ack(fleet.request)
     fleet.close()
     assert fleet.verdict().kind is REFUTED
+
+
+@pytest.mark.parametrize("end", [TransferRejected, TransferAborted, TransferCommitted])
+def test_a_transfer_whose_end_was_lost_is_over_once_a_snapshot_does_not_list_it(end: type) -> None:
+    """And one that the snapshot lists is not."""
+    for listed in (False, True):
+        fleet = Fleet()
+        block_ = block("acme", 5)
+        started = TransferStarted(
+            transfer="t1", source="x", holder="gpu", group=0, profile=0, ids=(block_,), admitted_after=3
+        )
+        fleet.a.write(parts={"acme": [started]})
+        more: dict[str, Any] = {"request": fleet.request} if end is TransferRejected else {}
+        more = {"digest": transfer_digest([block_])} if end is TransferCommitted else more
+        fleet.a.write(parts={"acme": [end(transfer="t1", **more)]}, lost=True)
+        if end is TransferCommitted or listed:
+            fleet.a.held["gpu", "acme"][block_] = 3
+        fleet.a.snapshot(pending={block_: "t1"} if listed else {})
+        fleet.finish()
+        assert fleet.verdict().kind is (PENDING if listed else PROVEN)
+        assert not listed or VerdictReason.OPEN_TRANSFER in reasons(fleet.verdict())
+
+
+def test_a_transfer_stays_open_under_a_snapshot_of_a_whole_stream() -> None:
+    """No end of it can have been lost: the snapshot forgot it."""
+    fleet = Fleet()
+    started = TransferStarted(
+        transfer="t1", source="x", holder="gpu", group=0, profile=0, ids=(block("acme", 5),), admitted_after=3
+    )
+    fleet.a.write(parts={"acme": [started]})
+    fleet.a.snapshot()
+    fleet.finish()
+    assert (fleet.verdict().kind, reasons(fleet.verdict())) == (PENDING, {VerdictReason.OPEN_TRANSFER})
