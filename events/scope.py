@@ -17,37 +17,42 @@ from events.model.control import (
 
 
 def covers_domain(scope: Scope, domain: str, owner_tenant: str | None) -> bool:
-    """Whether any block of `domain` can be in scope. A subject is the sub-domain `domain/subject`; a profile
-    reaches every domain."""
+    """Whether any block of `domain` can be in scope. A subject is the sub-domain `domain/subject`, and leaves in
+    `domain`; a profile reaches every domain."""
     match scope:
         case TenantScope():
             return owner_tenant == scope.tenant
         case DomainScope() | PrefixScope() | IdsScope():
             return domain == scope.domain
         case SubjectScope():
-            return domain == f"{scope.domain}/{scope.subject}"
+            bound = scope.leaves is not None and domain == scope.domain
+            return bound or domain == f"{scope.domain}/{scope.subject}"
         case ProfileScope():
             return True
         case _:
             assert_never(scope)
 
 
-def is_whole_domain(scope: Scope) -> bool:
+def is_whole_domain(scope: Scope, domain: str) -> bool:
     """Whether everything of a covered domain is in scope, so that no block needs to be looked at."""
-    return isinstance(scope, TenantScope | DomainScope | SubjectScope)
+    if isinstance(scope, SubjectScope):
+        return domain != scope.domain
+    return isinstance(scope, TenantScope | DomainScope)
 
 
 def scoped_ids(scope: Scope) -> frozenset[bytes]:
     """Ids that are in scope with all their descendants; empty for scopes that name no ids."""
     if isinstance(scope, PrefixScope):
         return frozenset(scope.ids[-1:])
+    if isinstance(scope, SubjectScope):
+        return frozenset(scope.leaves or ())
     return frozenset(scope.ids) if isinstance(scope, IdsScope) else frozenset()
 
 
-def visible_length(scope: Scope, chain: Sequence[bytes], profile: str) -> int:
-    """How many leading blocks of `chain`, in a domain that the scope covers, lie before its first in-scope
+def visible_length(scope: Scope, domain: str, chain: Sequence[bytes], profile: str) -> int:
+    """How many leading blocks of `chain`, in a `domain` that the scope covers, lie before its first in-scope
     block; all behind that one are its descendants."""
-    if is_whole_domain(scope):
+    if is_whole_domain(scope, domain):
         return 0
     if isinstance(scope, ProfileScope):
         return 0 if scope.profile.hex() == profile else len(chain)

@@ -97,7 +97,7 @@ class VeilBook:
             scope = self.registry.deletions[number].scope
             if isinstance(scope, ProfileScope):
                 profiles.add(scope.profile.hex())
-            elif is_whole_domain(scope):
+            elif is_whole_domain(scope, domain):
                 whole = True
             else:
                 ids |= scoped_ids(scope)

@@ -49,7 +49,7 @@ def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str
     """Copies of the covered `domains` that the scope reaches, descendants included, and all without id."""
     covered = frozenset(domains)
     targets = scoped_ids(scope)
-    whole = is_whole_domain(scope)
+    whole = {domain for domain in covered if is_whole_domain(scope, domain)}
     profile = scope.profile.hex() if isinstance(scope, ProfileScope) else None
     below: dict[bytes, bool] = {}
     for table in tables:
@@ -58,7 +58,7 @@ def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str
             chain = copy.node.chain
             if chain is None or chain.domain not in covered:
                 continue
-            if not whole:
+            if chain.domain not in whole:
                 reached = chain.profile == profile if profile else _below(copy.node, targets, below)
                 if not reached:
                     continue
