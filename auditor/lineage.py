@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from events.ids import ROOT_PARENT
 from events.model.control import ProfileScope, Scope
-from events.scope import is_whole_domain, scoped_ids
+from events.scope import is_whole_domain, scoped_ids, scoped_profiles
 
 
 class Covered(StrEnum):
@@ -57,7 +57,7 @@ def covers(
     if isinstance(scope, ProfileScope):
         if profile is None:
             return Covered.UNDECIDED
-        return Covered.YES if scope.profile.hex() == profile else Covered.NO
+        return Covered.YES if profile in scoped_profiles(scope) else Covered.NO
     found = lineage.below(block, scoped_ids(scope))
     if found is Covered.NO and unnamed and lineage.below(block, unnamed) is Covered.YES:
         return Covered.UNDECIDED

@@ -353,9 +353,16 @@ SCOPE = union(
     "type",
     tenant=record(tenant=NAME),
     domain=record(domain=NAME),
-    subject=record(domain=NAME, subject=NAME, leaves=optional(some_ids), bound_to=optional(COUNT)),
+    subject=record(
+        lambda it: it["leaves"] is None or it["pseudonym"] is not None,
+        domain=NAME,
+        subject=NAME,
+        pseudonym=optional(HASH),
+        leaves=optional(some_ids),
+        bound_to=optional(COUNT),
+    ),
     prefix=record(domain=NAME, ids=some_ids),
-    profile=record(profile=HASH),
+    profile=record(profile=HASH, others=optional(several(HASH, 1, 1_000))),
     ids=record(domain=NAME, ids=some_ids),
 )
 
@@ -1418,7 +1425,8 @@ class Trial:
         if self.all_of(domain):
             return True
         if self.everywhere:
-            return None if profile is None else profile == self.scope["profile"].hex()
+            wanted = (self.scope["profile"], *(self.scope["others"] or ()))
+            return None if profile is None else profile in {digest.hex() for digest in wanted}
         too_late = (self.bound or set()) - self.named
         passed: set[bytes] = set()
         late = False
@@ -1538,7 +1546,7 @@ class Trial:
             self.add("P2", "membership_incomplete", "/".join(map(str, stream)))
         if not self.domains:
             self.add("P2", "scope_undecidable", f"request {self.no}")
-        if self.scope["type"] == "subject":
+        if self.scope["type"] == "subject" and self.scope["pseudonym"] is not None:
             if self.bound is None:
                 self.add("P2", "not_evaluated", f"request {self.no}")
             elif self.bound and self.scope["leaves"] is None:

@@ -49,12 +49,27 @@ def scoped_ids(scope: Scope) -> frozenset[bytes]:
     return frozenset(scope.ids) if isinstance(scope, IdsScope) else frozenset()
 
 
+def scoped_profiles(scope: Scope) -> frozenset[str]:
+    """Ids of the content profiles that a scope names; empty for scopes of another kind."""
+    if not isinstance(scope, ProfileScope):
+        return frozenset()
+    return frozenset(digest.hex() for digest in (scope.profile, *(scope.others or ())))
+
+
 def visible_length(scope: Scope, domain: str, chain: Sequence[bytes], profile: str) -> int:
     """How many leading blocks of `chain`, in a `domain` that the scope covers, lie before its first in-scope
     block; all behind that one are its descendants."""
     if is_whole_domain(scope, domain):
         return 0
     if isinstance(scope, ProfileScope):
-        return 0 if scope.profile.hex() == profile else len(chain)
+        return 0 if profile in scoped_profiles(scope) else len(chain)
     ids = scoped_ids(scope)
     return next((depth for depth, block in enumerate(chain) if block in ids), len(chain))
+
+
+def same_scope(given: Scope, again: Scope) -> bool:
+    """Whether a repeated order means what the first one did; a subject's leaves may have become more since."""
+    if isinstance(given, SubjectScope) and isinstance(again, SubjectScope):
+        unnamed: dict[str, None] = {"leaves": None, "bound_to": None}
+        return given.model_copy(update=unnamed) == again.model_copy(update=unnamed)
+    return given == again

@@ -203,14 +203,21 @@ class DomainScope(Record):
 
 class SubjectScope(Record):
     """The sub-domain `domain/subject`, if there is one, and in `domain` itself everything at or below `leaves`: what
-    `subject_bound` records name for the subject up to `bound_to`, the offset in `kv.subjects` behind the last one
-    that was looked at. Without a sub-domain `subject` is the subject's pseudonym."""
+    `subject_bound` records name for the `pseudonym` up to `bound_to`, the offset in `kv.subjects` behind the last
+    one that was looked at. Without a pseudonym it is the sub-domain alone."""
 
     type: Literal["subject"] = "subject"
     domain: Name
     subject: Name
+    pseudonym: Hex32 | None = None
     leaves: Annotated[PackedIds, MinLen(1)] | None = None
     bound_to: Offset | None = None
+
+    @model_validator(mode="after")
+    def _leaves_of_somebody(self) -> Self:
+        if self.leaves is not None and self.pseudonym is None:
+            raise ValueError("leaves are bound to a pseudonym")
+        return self
 
 
 class PrefixScope(Record):
@@ -222,8 +229,11 @@ class PrefixScope(Record):
 
 
 class ProfileScope(Record):
+    """One content profile, or also `others`: all that were declared of one model revision, say."""
+
     type: Literal["profile"] = "profile"
     profile: Hex32
+    others: Annotated[tuple[Hex32, ...], Field(min_length=1, max_length=1_000)] | None = None
 
 
 class IdsScope(Record):

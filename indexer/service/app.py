@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from events.fold.registry import Registry
 from events.kafka.deadline import within
+from events.kafka.subject import SubjectLog
 from events.signing import verify
 from indexer.service import clock
 from indexer.service.beacon import BeaconWriter
@@ -33,6 +34,7 @@ from indexer.service.order import OrderDesk
 from indexer.service.peer import load_from_peers
 from indexer.service.plane import make_plane
 from indexer.service.scribe import Scribe
+from indexer.service.subject import SubjectDesk
 from indexer.service.watch import WatchHub
 from indexer.store import Snapshot
 from router_client.problem import ProblemKind, problem
@@ -76,8 +78,13 @@ class LookupService:
         self.feed.attach(self.view)
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
         self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
+        self.subjects = SubjectLog(config.connection)
         self.desk = OrderDesk(
-            self.view, self.scribe, monotonic_ns=monotonic_ns, wait_moved=self.feed.wait_moved
+            self.view,
+            self.scribe,
+            self.subjects,
+            monotonic_ns=monotonic_ns,
+            wait_moved=self.feed.wait_moved,
         )
         self.directives = DirectiveDesk(registry, self.scribe)
         self.feed.control.listen(self.directives.folded)
@@ -109,6 +116,7 @@ class LookupService:
             self.metrics,
             self._endpoint,
             self.canary,
+            SubjectDesk(self.view, self.scribe, self.subjects),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
@@ -148,6 +156,7 @@ class LookupService:
     async def _stop_writers(self) -> None:
         await self.feed.stop()
         await self.scribe.stop()
+        await self.subjects.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A feed that dies of a fault, or of a truncated kv.control, must not leave a replica behind that goes

@@ -13,9 +13,9 @@ from events.ids import StreamKey, Tier, Unit
 from events.kafka.connection import RawRecord
 from events.model.control import ControlRecord, Fenced, LimitSet
 from events.model.field import Count, Name, Rank
+from events.receipt import Receipt, make_receipt
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
-from indexer.service.order import Receipt, make_receipt
 from indexer.service.scribe import Scribe
 from router_client.problem import ProblemKind
 from router_client.wire import Model

@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
 
 from events.ids import CANARY_WORKER, Role
+from events.receipt import Receipt
 from events.topic import EVENTS
 from indexer.service.body import ProblemError, fail, unreadable
 from indexer.service.canary import Canary
@@ -28,12 +29,12 @@ from indexer.service.order import (
     DeletionBody,
     InvalidationBody,
     OrderDesk,
-    Receipt,
     visible_to,
 )
 from indexer.service.query_form import NO_HASHES, FormQuery, form_of, lookup_of
 from indexer.service.refusal import as_response, refuse_with_problems
 from indexer.service.snapshot import write_snapshot
+from indexer.service.subject import SubjectBody, SubjectDesk, SubjectReceipt
 from router_client.explain import Explanation, explain
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.view import LocalView
@@ -52,6 +53,7 @@ def make_plane(
     metrics: Metrics,
     endpoint: LookupEndpoint,
     canary: Canary,
+    subjects: SubjectDesk,
 ) -> FastAPI:
     """Routes over one view. `docs` pages are off: they would load from elsewhere."""
     app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
@@ -228,6 +230,12 @@ def make_plane(
         principal = caller(request, CallerRole.OPERATOR)
         body = await _read(request, InvalidationBody)
         return _told(response, await desk.invalidate(body, principal, _key(idempotency_key)))
+
+    @app.post("/v1/subjects", status_code=201, response_model=SubjectReceipt)
+    async def bind(request: Request) -> SubjectReceipt:
+        """Binds blocks to a data subject, so that a deletion can name the subject. Repeating it is harmless."""
+        principal = caller(request, CallerRole.OPERATOR, CallerRole.TENANT, CallerRole.ROUTER)
+        return await subjects.bind(await _read(request, SubjectBody), principal)
 
     @app.post("/v1/limits", status_code=201, response_model=Receipt)
     async def limit(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:

@@ -138,7 +138,7 @@ def verify(
     from auditor.proof import BundleError
     from auditor.verify import verify_bundle
 
-    public_key = _public_key(key)
+    public_key = public_key_of(key)
     mine = _policy(witness or [], quorum)
     try:
         raw = bundle.read_bytes()
@@ -405,7 +405,7 @@ def _policy(keys: list[str], quorum: int | None) -> WitnessPolicy:
         raise _usage(f"--witness, --quorum: {error}") from error
 
 
-def _public_key(text: str) -> bytes:
+def public_key_of(text: str) -> bytes:
     """A public key given as hex or as a file that holds it in hex."""
     path = Path(text)
     if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):

@@ -140,7 +140,8 @@ class AuditLog:
         keys = {domain: RING[domain].alias_key for domain in known}
         evidence = Evidence(registry.requests[request], registry, keys, verify)
         evidence.partition_starts = self.starts
-        if isinstance(evidence.request.scope, SubjectScope) and self.bound is not None:
+        scope = evidence.request.scope
+        if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
             evidence.bound = frozenset(self.bound)
         for partition, records in sorted(self.events.items()):
             for offset, raw in enumerate(records):

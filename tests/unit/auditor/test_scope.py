@@ -42,7 +42,7 @@ def test_a_tenant_in_somebody_elses_shared_domain_cannot_be_proven_gone() -> Non
 
 def test_a_subject_is_its_sub_domain() -> None:
     fleet = Fleet()
-    request = fleet.log.delete(SubjectScope(domain="acme", subject="eu"))
+    request = fleet.log.delete(SubjectScope(domain="acme", subject="eu", pseudonym=bytes(32)))
     for hook in (fleet.a, fleet.b):
         hook.obey(request, "acme/eu")
     nonce = fleet.log.nonce(request)
@@ -60,7 +60,7 @@ def test_a_subject_is_its_sub_domain() -> None:
 def test_a_subject_is_its_bound_leaves_and_what_descends_from_them() -> None:
     fleet = Fleet()
     fleet.log.bound = {fleet.old[1]}
-    scope = SubjectScope(domain="acme", subject="5f", leaves=(fleet.old[1],), bound_to=1)
+    scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],), bound_to=1)
     request = fleet.log.delete(scope)
     assert scoped(fleet, request, fleet.old[1:]).kind is PROVEN
     fleet.a.store("acme", 3, parent=fleet.old[1], admitted=request - 1)
@@ -70,7 +70,9 @@ def test_a_subject_is_its_bound_leaves_and_what_descends_from_them() -> None:
 def test_a_leafs_ancestors_are_not_the_subjects() -> None:
     fleet = Fleet()
     fleet.log.bound = {fleet.old[1]}
-    request = fleet.log.delete(SubjectScope(domain="acme", subject="5f", leaves=(fleet.old[1],)))
+    request = fleet.log.delete(
+        SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],))
+    )
     verdict = scoped(fleet, request, fleet.old[2:])
     assert (verdict.kind, verdict.counterexamples[0].ids) == (REFUTED, (fleet.old[1].hex(),))
 
@@ -78,14 +80,16 @@ def test_a_leafs_ancestors_are_not_the_subjects() -> None:
 def test_a_leaf_that_was_bound_too_late_is_never_passed_over() -> None:
     """Its old copies can't be told from others; the new ones harm nothing."""
     fleet = Fleet()
-    scope = SubjectScope(domain="acme", subject="5f", leaves=(fleet.old[2],))
+    scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[2],))
     request = fleet.log.delete(scope)
     fleet.log.bound = {fleet.old[2], fleet.old[1]}
     verdict = scoped(fleet, request, fleet.old[2:])
     assert (verdict.kind, reasons(verdict)) == (UNPROVABLE, {VerdictReason.SCOPE_UNDECIDABLE})
     assert "again" in verdict.reasons[0].cure
     fleet = Fleet()
-    request = fleet.log.delete(SubjectScope(domain="acme", subject="5f", leaves=(fleet.old[2],)))
+    request = fleet.log.delete(
+        SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[2],))
+    )
     late = fleet.a.store("acme", "after", parent=fleet.old[0])
     fleet.log.bound = {fleet.old[2], late[0]}
     assert scoped(fleet, request, fleet.old[2:]).kind is PROVEN

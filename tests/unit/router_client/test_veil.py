@@ -36,7 +36,7 @@ def some_scope(chance: random.Random) -> Any:
             TenantScope(tenant="default"),
             TenantScope(tenant="acme"),
             SubjectScope(domain="default", subject="x"),
-            SubjectScope(domain="default", subject="x", leaves=(CHAIN[cut - 1],)),
+            SubjectScope(domain="default", subject="x", pseudonym=bytes(32), leaves=(CHAIN[cut - 1],)),
             PrefixScope(domain="default", ids=tuple(CHAIN[:cut])),
             PrefixScope(domain="default", ids=tuple(CHAIN[:cut])),
             IdsScope(domain="default", ids=(CHAIN[cut - 1],)),
