@@ -1,4 +1,4 @@
-"""The controller: quotas, calls for snapshots, fences, retention. One is active; lookups and ingest never wait for it."""
+"""The controller: quotas, calls for snapshots, fences, retention. One is active; neither lookups nor ingest wait."""
 
 from __future__ import annotations
 

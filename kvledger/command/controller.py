@@ -27,7 +27,8 @@ def controller(
         float, typer.Option(min=1, help="Seconds of silence after which a stream is fenced.")
     ] = 60.0,
 ) -> None:
-    """Evaluate quotas, ask for snapshots, fence lost streams and request what retention policies want; one process is active, others stand by.
+    """Evaluate quotas, ask for snapshots, fence lost streams and request the deletions that retention policies
+    want; one process is active, others stand by.
 
     Example: kvledger controller --lost-after-s 30
     """
