@@ -13,7 +13,7 @@ from events.model.control import SubjectScope, TenantScope
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
-STATE = "state the fleet's inventory again: kvledger audit inventory"
+STATE = "state the fleet's inventory again: kvledger attest inventory"
 
 
 @dataclass(frozen=True, slots=True)

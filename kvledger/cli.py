@@ -40,6 +40,7 @@ COMMANDS = (
     "subject",
     "hold",
     "retention",
+    "attest",
     "audit",
     "witness",
     "domain",

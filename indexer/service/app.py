@@ -33,8 +33,10 @@ from indexer.service.metric import Figures, Metrics
 from indexer.service.order import OrderDesk
 from indexer.service.peer import load_from_peers
 from indexer.service.plane import make_plane
+from indexer.service.progress import order_ages
 from indexer.service.scribe import Scribe
 from indexer.service.subject import SubjectDesk
+from indexer.service.verdict import VerdictFeed
 from indexer.service.watch import WatchHub
 from indexer.store import Snapshot
 from router_client.problem import ProblemKind, problem
@@ -79,6 +81,7 @@ class LookupService:
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
         self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
         self.subjects = SubjectLog(config.connection)
+        self.verdicts = VerdictFeed(config.connection, registry)
         self.desk = OrderDesk(
             self.view,
             self.scribe,
@@ -96,7 +99,13 @@ class LookupService:
             canary=self.canary.report,
             max_watchers=config.max_watchers,
         )
-        self.metrics = Metrics(self.view, self.feed, self._figures, self.canary)
+        self.metrics = Metrics(
+            self.view,
+            self.feed,
+            self._figures,
+            self.canary,
+            lambda: order_ages(registry, self.verdicts, wall_ms()),
+        )
         self._bodies = BodyReader(config.connections, self.connections)
         self._endpoint = LookupEndpoint(
             config,
@@ -117,13 +126,15 @@ class LookupService:
             self._endpoint,
             self.canary,
             SubjectDesk(self.view, self.scribe, self.subjects),
+            self.verdicts,
+            wall_ms,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
 
     async def start(self) -> None:
         """Begins to feed the view."""
-        for work in (self.feed.run, self.beacons.run, self.canary.run):
+        for work in (self.feed.run, self.beacons.run, self.canary.run, self.verdicts.run):
             task = asyncio.create_task(work())
             task.add_done_callback(self._ended)
             self._tasks.append(task)

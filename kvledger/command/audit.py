@@ -249,7 +249,7 @@ async def _write_bundle(
     from events.chain import sha256
     from events.ids import Role
     from events.kafka.connection import RawRecord
-    from kvledger.keyfile import load_signer
+    from kvledger.keyfile import keep_proof, load_signer
 
     signer = load_signer(settings.home, Role.AUDITOR)
     records: list[RawRecord] = []
@@ -265,6 +265,7 @@ async def _write_bundle(
         await asyncio.to_thread(path.write_bytes, raw)
     except OSError as error:
         raise _usage(f"{path} can't be written") from error
+    await asyncio.to_thread(keep_proof, settings.home, raw)
     typer.echo(f"bundle written; verify it with `kvledger audit verify {path} --key KEY`,", err=True)
     typer.echo(f"  KEY {audit.registry.operator_key.hex()} (operator)", err=True)
     typer.echo(f"   or {signer.public_key.hex()} (auditor)", err=True)
@@ -363,7 +364,9 @@ def _verdict_in(value: bytes, registry: ControlFold) -> VerdictGiven | None:
     except (DecodeError, ValidationError):
         return None
     grant = registry.grants.get(KeyId(record.signer))
-    if grant is None or Role.AUDITOR not in grant.roles or given.log != registry.log:
+    if grant is None or grant.revoked_at is not None or Role.AUDITOR not in grant.roles:
+        return None
+    if given.log != registry.log:
         return None
     return given if registry.verify(grant.public_key, record.signature, record.statement) else None
 
