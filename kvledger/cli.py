@@ -41,6 +41,7 @@ COMMANDS = (
     "hold",
     "retention",
     "attest",
+    "key",
     "audit",
     "witness",
     "domain",

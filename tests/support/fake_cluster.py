@@ -144,7 +144,8 @@ class FakeCluster:
                     yield json.dumps(gone).encode() + b"\n"
                     return
                 due = [entry for entry in self._log if entry[0] > at]
-                for at, kind, one in due:
+                for newer, kind, one in due:
+                    at = newer
                     yield json.dumps({"type": kind, "object": one}).encode() + b"\n"
                 if not due:
                     async with self._moved:
@@ -177,7 +178,5 @@ class FakeCluster:
 
 def _matches(one: Pod, selector: str) -> bool:
     labels = one["metadata"].get("labels") or {}
-    return all(
-        labels.get(key) == value
-        for key, _, value in (part.partition("=") for part in selector.split(",") if part)
-    )
+    wanted = [part.partition("=") for part in selector.split(",") if part]
+    return all(labels.get(key) == value for key, _, value in wanted)
