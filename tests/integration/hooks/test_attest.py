@@ -28,7 +28,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, home: Path, kafka: str, topic_pref
     return prepared_log(monkeypatch, home, kafka, topic_prefix)
 
 
-async def register(settings: Settings, worker: str, life: str, **place: str) -> None:
+async def register(settings: Settings, worker: str, life: str, **place: Any) -> None:
     registry = await read_registry(connection(settings))
     body = Registered(
         worker=worker, rank=0, epoch=f"e-{life}", engine_life=life, public_key=bytes(32), partition=0, **place

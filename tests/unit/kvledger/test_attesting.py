@@ -78,7 +78,7 @@ def test_two_containers_are_over_together() -> None:
     assert end_of(both, "engine", None) is not None
 
 
-def registered(control: ControlLog, worker: str, life: str, epoch: str = "e1", **place: str) -> None:
+def registered(control: ControlLog, worker: str, life: str, epoch: str = "e1", **place: Any) -> None:
     body = Registered(
         worker=worker, rank=0, epoch=epoch, engine_life=life, public_key=bytes(32), partition=0, **place
     )
