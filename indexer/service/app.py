@@ -81,7 +81,7 @@ class LookupService:
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
         self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
         self.subjects = SubjectLog(config.connection)
-        self.verdicts = VerdictFeed(config.connection, registry)
+        self.verdicts = VerdictFeed(config.connection, registry, lambda: self.feed.state.control_read)
         self.desk = OrderDesk(
             self.view,
             self.scribe,

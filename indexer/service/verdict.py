@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -21,6 +22,8 @@ from events.topic import AUDIT
 LOG = logging.getLogger(__name__)
 RETRY_S = 1.0
 POLL_MS = 500
+MAX_EARLY = 200
+"""Verdicts of keys that nobody has granted anything yet, as far as is read here; tried again, the newest kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +36,27 @@ class Judged:
 
 
 class VerdictFeed:
-    """Runs until cancelled. It holds one verdict for each request that the registry knows, and nothing else, so
-    it is as bounded as the requests are. Until a broker answers, `newest` holds what was read last."""
+    """Runs until cancelled. It holds one verdict for each request that was judged, so it is as bounded as the
+    requests are. Until a broker answers, `newest` holds what was read last."""
 
-    def __init__(self, connection: KafkaConnection, registry: Registry) -> None:
+    def __init__(
+        self, connection: KafkaConnection, registry: Registry, control_read: Callable[[], bool]
+    ) -> None:
         self.newest: dict[int, Judged] = {}
-        self.read_up = False
+        self._control_read = control_read
+        self._early: deque[tuple[int, bytes]] = deque(maxlen=MAX_EARLY)
         self._connection = connection
         self._registry = registry
         self._next = 0
 
     async def run(self) -> None:
         while True:
-            try:
-                await self._follow()
-            except LogUnavailableError as error:
-                LOG.debug("kv.audit: %s", error)
+            # Without the grants nobody's verdict would count.
+            if self._control_read():
+                try:
+                    await self._follow()
+                except LogUnavailableError as error:
+                    LOG.debug("kv.audit: %s", error)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
@@ -61,10 +69,12 @@ class VerdictFeed:
                 self.newest, self._next = {}, first  # it was cut: what it said may not be there any more
                 tail.seek(topic, 0, first)
             while True:
+                early, self._early = list(self._early), deque(maxlen=MAX_EARLY)
+                for offset, value in early:
+                    self.take(offset, value)
                 for record in await tail.fetch(timeout_ms=POLL_MS, max_records=500):
                     self.take(record.offset, record.value)
                     self._next = record.offset + 1
-                self.read_up = self.read_up or self._next >= end
         finally:
             await tail.stop()
 
@@ -74,6 +84,12 @@ class VerdictFeed:
             record = decode_audit(value)
             given = VerdictGiven.model_validate_json(record.statement)
         except (DecodeError, ValidationError):
+            return
+        if KeyId(record.signer) not in self._registry.grants:
+            self._early.append((offset, value))  # its grant may not be read here yet
+            return
+        known = self.newest.get(given.request)
+        if known is not None and known.offset >= offset:
             return
         if given.log == self._registry.log and self._is_auditors(
             record.signer, record.signature, record.statement
@@ -87,9 +103,6 @@ class VerdictFeed:
             return None
         grant = self._registry.grants.get(KeyId(found.signer))
         return found if grant is not None and grant.revoked_at is None else None
-
-    def all(self) -> Mapping[int, Judged]:
-        return self.newest
 
     def _is_auditors(self, signer: str, signature: bytes, statement: bytes) -> bool:
         grant = self._registry.grants.get(KeyId(signer))

@@ -95,7 +95,15 @@ class Stage:
         raw = path.read_bytes()
         assert verify_bundle(raw, self.operator).verdict == verdict
         assert second_says(raw, self.operator) == "PROVEN"
+        await until(lambda: self._shown(number))
+        file = await self.http.get(f"/v1/deletions/{number}/proof?form=bundle")
+        assert file.content == raw
         return number
+
+    async def _shown(self, number: int) -> bool:
+        """Whether the replica has read the verdict."""
+        found = (await self.http.get(f"/v1/deletions/{number}")).json()
+        return bool(found["state"] == "proven" and found["discharged_everywhere"])
 
 
 @pytest.fixture

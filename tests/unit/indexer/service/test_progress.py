@@ -109,6 +109,14 @@ def test_verdicts_of_others_and_of_revoked_auditors_count_for_nothing() -> None:
     assert order_of(again, number).state == "open"
 
 
+def test_an_older_verdict_never_takes_the_place_of_a_newer_one() -> None:
+    world, (number,) = world_with(ACME)
+    made = service(world=world)
+    made.verdicts.take(9, verdict(world, number, VerdictKind.PROVEN))
+    made.verdicts.take(4, verdict(world, number, VerdictKind.REFUTED))
+    assert order_of(made, number).state == "proven"
+
+
 def test_ages_are_counted_by_state() -> None:
     invalid = InvalidationRequested(scope=DomainScope(domain="acme"), requester="t", reason="operator")
     hold = HoldSet(hold="h", domain="acme", reason="court")
