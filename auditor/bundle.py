@@ -38,6 +38,7 @@ from events.model.control import (
     SaltBound,
     TenantScope,
 )
+from events.model.field import MAX_IDS_PER_EVENT
 from events.signing import Signer
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _evidence_lines(
         yield from anchor_lines(anchor)
     for domain in sorted(evidence.scope_domains & set(evidence.alias_keys)):
         yield {"t": "key", "domain": domain, "alias_key": evidence.alias_keys[domain].hex()}
+    if evidence.bound is not None:
+        leaves = sorted(evidence.bound)
+        for at in range(0, max(1, len(leaves)), MAX_IDS_PER_EVENT):
+            packed = b"".join(leaves[at : at + MAX_IDS_PER_EVENT])
+            yield {"t": "bound", "ids": base64.b64encode(packed).decode()}
     ignored = {one.offset: one for one in evidence.registry.ignored}
     curtain = Curtain(evidence)
     for record in control:
@@ -155,17 +161,26 @@ class Curtain:
             case DomainAdmitted():
                 return body.tenant == tenant
             case HoldSet():
-                if body.domain in domains:
+                shown = self._placed(body, tenant)
+                if shown:
                     self._holds.add(body.hold)
-                return body.domain in domains
+                return shown
             case HoldReleased():
                 return body.hold in self._holds
-            case SaltBound() | PolicySet():
+            case PolicySet():
+                return self._placed(body, tenant)
+            case SaltBound():
                 return body.domain in domains
             case LimitSet():
                 return body.tenant == tenant
             case _:
                 return False
+
+    def _placed(self, body: HoldSet | PolicySet, tenant: str | None) -> bool:
+        """Whether it stands on a domain in scope, or on the tenant."""
+        owners = self._evidence.registry.domains
+        reached = any(body.covers(domain, owners.get(domain)) for domain in self._evidence.scope_domains)
+        return reached or (tenant is not None and body.tenant == tenant)
 
 
 def event_line(record: RawRecord, evidence: Evidence, *, anchored: bool) -> dict[str, object] | None:

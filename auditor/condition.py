@@ -13,6 +13,7 @@ from events.model.control import SubjectScope, TenantScope
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
+STATE = "state the fleet's inventory again: kvledger attest inventory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +135,17 @@ def p1_control(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
 def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
     """Every registered holder has acked, and nobody writes who isn't registered."""
     registry, scope = evidence.registry, evidence.request.scope
-    found.assumptions.append("membership: self-declared")
+    p2_inventory(evidence, found)
     for stream, offset in sorted(evidence.strangers.items()):
         found.add(
             "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
         )
+    request = f"request {evidence.request.number}"
     if not evidence.scope_domains:
-        detail, reason = "no domain of this scope is known", VerdictReason.SCOPE_UNDECIDABLE
-        if isinstance(scope, SubjectScope):
-            detail = "the subject has no sub-domain, and leaves bound in kv.subjects are not looked at"
-            reason = VerdictReason.NOT_EVALUATED
-        cure = CURES[VerdictReason.SCOPE_UNDECIDABLE]
-        found.add("P2", reason, f"request {evidence.request.number}", detail, cure=cure)
+        detail = "no domain of this scope is known"
+        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail)
+    if isinstance(scope, SubjectScope):
+        p2_subject(evidence, scope, request, found)
     for domain in sorted(evidence.scope_domains - set(evidence.alias_keys)):
         found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, domain, "its alias key is not in the key ring")
     if isinstance(scope, TenantScope):
@@ -161,6 +161,46 @@ def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> No
             found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
 
 
+def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Findings) -> None:
+    """Every leaf that is bound to the subject was looked at."""
+    if scope.pseudonym is None:
+        return
+    if evidence.bound is None:
+        detail, cure = "kv.subjects was not read", "audit where kv.subjects can be read"
+        found.add("P2", VerdictReason.NOT_EVALUATED, request, detail, cure=cure)
+    elif scope.leaves is None and evidence.bound:
+        detail = f"{len(evidence.bound)} leaves are bound to the subject; the request names none"
+        cure = "request the subject's deletion again: more leaves are bound by now"
+        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail, cure=cure)
+
+
+def p2_inventory(evidence: Evidence, found: Findings) -> None:
+    """Whoever an outside inventory names is registered; a log that holds one wants one behind the request."""
+    registry, number = evidence.registry, evidence.request.number
+    if not registry.inventories:
+        found.assumptions.append("membership: self-declared")
+        return
+    behind = {offset: one for offset, one in registry.inventories.items() if offset > number}
+    if not behind:
+        detail = "the newest outside inventory was stated before the request"
+        found.add(
+            "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, f"request {number}", detail, waits=True, cure=STATE
+        )
+        return
+    workers = {epoch.body.worker for epoch in registry.epochs.values()}
+    pods = {(epoch.body.worker, epoch.body.pod) for epoch in registry.epochs.values()}
+    for offset, stated in sorted(behind.items()):
+        for member in stated.members:
+            known = member.worker in workers if member.pod is None else (member.worker, member.pod) in pods
+            if not known:
+                name = member.worker if member.pod is None else f"{member.worker} in pod {member.pod}"
+                detail = f"named by {stated.source} (kv.control/{offset}) and not registered"
+                found.add("P2", VerdictReason.MEMBERSHIP_INCOMPLETE, name, detail)
+    newest = max(behind)
+    members, source = len(behind[newest].members), behind[newest].source
+    found.assumptions.append(f"membership: inventory of {members} by {source} (kv.control/{newest})")
+
+
 def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None:
     ack = one.case.acks.get(domain) if one.case is not None else None
     if ack is not None and ack.discharging:
@@ -174,19 +214,17 @@ def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None
         detail = f"{refusal.reason} in domain {domain}"
         found.add("P2", VerdictReason.DELETE_REFUSED, one.subject, detail, waits=waits, cure=refusal.cure)
         return
-    held = sorted(hold for hold, name in evidence.registry.holds.items() if name == domain)
-    hold = f"; legal hold {held[0]} stands on the domain" if held else ""
-    if ack is not None and one.live:
-        detail = f"{ack.standing.old_left} old copies are left in domain {domain}{hold}"
-        found.add("P2", VerdictReason.FRONTIER_BEHIND, one.subject, detail, waits=True)
-    elif one.live:
-        found.add(
-            "P2",
-            VerdictReason.FRONTIER_BEHIND,
-            one.subject,
-            f"no ack yet for domain {domain}{hold}",
-            waits=True,
-        )
+    held = sorted(
+        name
+        for name, hold in evidence.registry.holds.items()
+        if hold.covers(domain, evidence.registry.domains.get(domain))
+    )
+    hold = f"; held: legal hold {held[0]} stands on it" if held else ""
+    cure = f"it waits until the hold is released: kvledger hold release {held[0]}" if held else ""
+    if one.live:
+        said = "no ack yet for" if ack is None else f"{ack.standing.old_left} old copies are left in"
+        detail = f"{said} domain {domain}{hold}"
+        found.add("P2", VerdictReason.FRONTIER_BEHIND, one.subject, detail, waits=True, cure=cure)
     else:
         reason = {
             "fenced (timeout)": VerdictReason.DEATH_BY_TIMEOUT_ONLY,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from auditor.finding import TransferFound, TransferState
-from auditor.lineage import Ancestry, Covered, covers
+from auditor.lineage import Covered
 from auditor.record import StreamRecord
 from auditor.registry import EpochRegistered
 from auditor.residency import HeldCopy, Place
@@ -136,16 +136,14 @@ def _counts(evidence: Evidence, case: StreamCase, place: Place, block: bytes, co
     """Whether a copy isn't known to be younger than the request, and in scope or not known to be out of it."""
     if evidence.age(case, place, copy).value == "fresh":
         return False
-    lineage = evidence.lineages.get(_domain(case, place), Ancestry())
-    return covers(evidence.request.scope, lineage, block, copy.profile) is not Covered.NO
+    return evidence.covers(_domain(case, place), block, copy.profile) is not Covered.NO
 
 
 def _concerns(evidence: Evidence, case: StreamCase, place: Place, ids: Iterable[bytes], age: Age) -> bool:
     if age.value == "fresh":
         return False
-    lineage = evidence.lineages.get(_domain(case, place), Ancestry())
-    scope = evidence.request.scope
-    return any(covers(scope, lineage, block, None) is not Covered.NO for block in ids)
+    domain = _domain(case, place)
+    return any(evidence.covers(domain, block, None) is not Covered.NO for block in ids)
 
 
 def _domain(case: StreamCase, place: Place) -> str:

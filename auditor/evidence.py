@@ -13,7 +13,7 @@ from enum import StrEnum
 from auditor.content import Landing, OpenTransfer
 from auditor.ending import Endings, look
 from auditor.fold import StreamFold
-from auditor.lineage import Ancestry
+from auditor.lineage import Ancestry, Covered, covers
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
@@ -32,7 +32,7 @@ from events.model.part import (
     SnapshotPart,
     TransferStarted,
 )
-from events.scope import covers_domain, is_whole_domain
+from events.scope import covers_domain, is_whole_domain, scoped_ids
 from events.signing import Verify
 
 _STATE = (
@@ -46,6 +46,8 @@ _STATE = (
 )
 MOST_UNPLACED = 10_000
 """Streams whose unreadable records came before anybody had registered them: so many are remembered."""
+NOBODYS = Ancestry()
+"""Of a domain of which no block was ever shown."""
 
 
 class Age(StrEnum):
@@ -149,7 +151,8 @@ class StreamCase:
 
 
 class Evidence:
-    """For one request. `alias_keys` maps every domain that may be in scope to its alias key."""
+    """For one request. `alias_keys` maps every domain that may be in scope to its alias key. `bound` is set by
+    whoever has read `kv.subjects` for a subject's request: every leaf that is bound to the subject by now."""
 
     def __init__(
         self,
@@ -168,6 +171,7 @@ class Evidence:
         self.unplaced: set[StreamKey] = set()
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
+        self.bound: frozenset[bytes] | None = None
         self.scope_domains = self.domains()
         self._verify = verify
         self._new_seen = new_seen
@@ -186,6 +190,16 @@ class Evidence:
     def everywhere(self) -> bool:
         """Whether the scope reaches every domain, those without a known name too."""
         return isinstance(self.request.scope, ProfileScope)
+
+    @property
+    def unnamed(self) -> frozenset[bytes]:
+        """Leaves of the subject that the request doesn't name: they were bound too late for it."""
+        return (self.bound or frozenset()) - scoped_ids(self.request.scope)
+
+    def covers(self, domain: str, block: bytes, profile: str | None) -> Covered:
+        """Whether a block of a domain in scope is in scope."""
+        lineage = self.lineages.get(domain, NOBODYS)
+        return covers(self.request.scope, domain, lineage, block, profile, self.unnamed)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
@@ -334,9 +348,10 @@ class Evidence:
         return domain
 
     def _learn(self, case: StreamCase, record: StreamRecord) -> None:
-        keep = not is_whole_domain(self.request.scope) and not self.everywhere
         for name, events in record.parts.items():
-            lineage = self.lineages.setdefault(self._domain_of(case, name), Ancestry())
+            domain = self._domain_of(case, name)
+            keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
+            lineage = self.lineages.setdefault(domain, Ancestry())
             for event in events:
                 if isinstance(event, BlockStored | TransferStarted):
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
@@ -359,7 +374,7 @@ class Evidence:
             age = self._age(case, landing.place.holder, landing.provenance, header.seq)
             if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
                 continue
-            if age is Age.FRESH and is_whole_domain(self.request.scope):
+            if age is Age.FRESH and is_whole_domain(self.request.scope, domain):
                 case.recreated += len(landing.ids)
                 continue
             case.late.append(

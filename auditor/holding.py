@@ -6,7 +6,7 @@ from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_se
 from auditor.evidence import AckRead, Age, Base, Evidence, Late, StreamCase
 from auditor.finding import Counterexample
 from auditor.fold import Divergence
-from auditor.lineage import Ancestry, Covered, covers
+from auditor.lineage import Covered
 from events.ids import Inventory, StreamKey, VerdictReason
 
 
@@ -56,14 +56,13 @@ def _no_base(
 def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
     """At the last ack nothing old is held, nothing is without a root, nothing unassigned."""
     for domain, ack, case in last_acks(evidence, one):
-        lineage = evidence.lineages.get(domain, Ancestry())
         unknown, undecided = 0, 0
         old: dict[str, list[bytes]] = {}
         for resident in ack.residents:
             base = ack.bases.get(resident.place.holder)
             if base is not None and foreign_durable(evidence, one, base):
                 continue
-            covered = covers(evidence.request.scope, lineage, resident.block, resident.profile)
+            covered = evidence.covers(domain, resident.block, resident.profile)
             if covered is Covered.NO:
                 continue
             if covered is Covered.UNDECIDED:
@@ -76,8 +75,10 @@ def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
             detail = f"{unknown} copies of unknown admission are held at the ack in record {ack.seq}"
             found.add("P4", VerdictReason.UNKNOWN_LINEAGE, one.subject, detail)
         if undecided:
-            detail = f"{undecided} old copies in domain {domain} descend from blocks the log doesn't show"
-            found.add("P4", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
+            detail = (
+                f"of {undecided} old copies in domain {domain} it can't be told whether they are in scope"
+            )
+            found.add("P4", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail, cure=_decide(evidence))
         for holder, blocks in old.items():
             _still_held(evidence, one, case, ack, holder, blocks, found)
         orphans = ack.standing.orphans + sum(base.orphans for base in ack.bases.values())
@@ -85,6 +86,11 @@ def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
         if orphans or unassigned:
             detail = f"{orphans} orphans and {unassigned} unassigned copies may be in scope"
             found.add("P4", VerdictReason.INVENTORY_INCOMPLETE, one.subject, detail, waits=one.live)
+
+
+def _decide(evidence: Evidence) -> str:
+    """Leaves that were bound too late are named by another request; for a lost ancestor nothing precise helps."""
+    return "request the subject's deletion again: more leaves are bound by now" if evidence.unnamed else ""
 
 
 def _still_held(
@@ -135,8 +141,9 @@ def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: F
                 if yes and late.event != "transfer_started":
                     found.counterexamples.append(_returned(late, yes))
                 if maybe and late.stream not in dead:
-                    detail = f"{maybe} old copies landed in record {late.seq}; their ancestors aren't shown"
-                    found.add("P5", VerdictReason.SCOPE_UNDECIDABLE, str(late.stream), detail)
+                    detail = f"of {maybe} old copies that landed in record {late.seq} it can't be told"
+                    reason = VerdictReason.SCOPE_UNDECIDABLE
+                    found.add("P5", reason, str(late.stream), detail, cure=_decide(evidence))
             elif (yes or maybe) and late.stream not in dead and _after_last_ack(case, late):
                 detail = f"{yes + maybe} copies landed in record {late.seq}, admission unknown"
                 found.add("P5", VerdictReason.UNKNOWN_LINEAGE, str(late.stream), detail)
@@ -152,8 +159,7 @@ def _after_last_ack(case: StreamCase, late: Late) -> bool:
 
 def _count(evidence: Evidence, late: Late) -> tuple[int, int]:
     """How many of the landed ids are in scope, and of how many that can't be told."""
-    lineage = evidence.lineages.get(late.domain, Ancestry())
-    answers = [covers(evidence.request.scope, lineage, block, late.profile) for block in late.ids]
+    answers = [evidence.covers(late.domain, block, late.profile) for block in late.ids]
     return answers.count(Covered.YES), answers.count(Covered.UNDECIDED)
 
 
@@ -212,10 +218,8 @@ def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
     if one.case is None:
         return
     for name, domain in one.case.domains.items():
-        lineage = evidence.lineages.get(domain, Ancestry())
         for transfer in evidence.open_transfers(one.case, name):
-            profile = None
-            answers = [covers(evidence.request.scope, lineage, block, profile) for block in transfer.ids]
+            answers = [evidence.covers(domain, block, None) for block in transfer.ids]
             if any(answer is not Covered.NO for answer in answers):
                 detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
                 found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from events.ids import ROOT_PARENT
 from events.model.control import ProfileScope, Scope
-from events.scope import is_whole_domain, scoped_ids
+from events.scope import is_whole_domain, scoped_ids, scoped_profiles
 
 
 class Covered(StrEnum):
@@ -42,12 +42,23 @@ class Ancestry:
         return Covered.YES
 
 
-def covers(scope: Scope, lineage: Ancestry, block: bytes, profile: str | None) -> Covered:
-    """Whether a block of a domain that the scope reaches is in scope; `profile` None: never declared."""
-    if is_whole_domain(scope):
+def covers(
+    scope: Scope,
+    domain: str,
+    lineage: Ancestry,
+    block: bytes,
+    profile: str | None,
+    unnamed: frozenset[bytes] = frozenset(),
+) -> Covered:
+    """Whether a block of a `domain` that the scope reaches is in scope; `profile` None: never declared. What is
+    not in scope and at or below an `unnamed` leaf, one that is the subject's too, can't be told."""
+    if is_whole_domain(scope, domain):
         return Covered.YES
     if isinstance(scope, ProfileScope):
         if profile is None:
             return Covered.UNDECIDED
-        return Covered.YES if scope.profile.hex() == profile else Covered.NO
-    return lineage.below(block, scoped_ids(scope))
+        return Covered.YES if profile in scoped_profiles(scope) else Covered.NO
+    found = lineage.below(block, scoped_ids(scope))
+    if found is Covered.NO and unnamed and lineage.below(block, unnamed) is Covered.YES:
+        return Covered.UNDECIDED
+    return found

@@ -19,7 +19,9 @@ from events.errors import KvledgerError
 from events.ids import VerdictKind
 from events.kafka.connection import LogUnavailableError, RawRecord
 from events.model.audit import PartitionPosition, Segment
+from events.model.control import SubjectScope
 from events.signing import Verify
+from events.subject import Bindings
 from events.topic import CONTROL, DEFAULT_PARTITIONS, EVENTS
 
 AppendNonce = Callable[[int], Awaitable[int]]
@@ -207,7 +209,18 @@ class LiveAudit:
             await self._from_the_start()
             await self._round(numbers)
             return
+        for evidence in self.evidence.values():
+            await self._bind(evidence)
         self.ends, self.frontier = ends, frontier(control_end, ends)
+
+    async def _bind(self, evidence: Evidence) -> None:
+        """Reads which leaves are bound to a subject's pseudonym by now, behind the events of this round."""
+        scope = evidence.request.scope
+        if not isinstance(scope, SubjectScope) or scope.pseudonym is None:
+            return
+        bound = Bindings.of(scope.domain, scope.pseudonym, self.registry.grants.values(), self._verify)
+        await self.log.read_subjects(lambda record: bound.take(record.value, record.signature))
+        evidence.bound = frozenset(bound.leaves)
 
     def _fresh(self, number: int, starts: dict[int, int]) -> Evidence:
         evidence = Evidence(

@@ -14,7 +14,7 @@ from events.kafka.continuity import Continuity
 from events.kafka.deadline import within
 from events.kafka.partition_log import KafkaPartitionLog
 from events.model.audit import PartitionPosition
-from events.topic import AUDIT, CONTROL, EVENTS, MAX_RECORD_BYTES
+from events.topic import AUDIT, CONTROL, EVENTS, MAX_RECORD_BYTES, SUBJECTS
 
 Take = Callable[[RawRecord], None]
 
@@ -193,6 +193,16 @@ class AuditedLog:
             await self.events.start(partitions)
             self._open = True
         return dict(self.events.starts)
+
+    async def read_subjects(self, take: Take) -> None:
+        """Reads `kv.subjects` whole. Raises LogUnavailableError."""
+        connection = self.control.connection
+        reader = PartitionReader(connection, connection.topic(SUBJECTS), self.control.timeout_s)
+        await reader.start(1)
+        try:
+            await reader.read_to(await reader.ends(), take)
+        finally:
+            await reader.stop()
 
     async def stands(self) -> bool:
         """Whether both topics still hold all that was read. If not: `stop`, `start`, and read all again. Raises

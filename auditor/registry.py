@@ -29,6 +29,7 @@ from events.model.control import (
     HolderEnrolled,
     HoldReleased,
     HoldSet,
+    InventoryStated,
     Registered,
     Revoked,
     Scope,
@@ -46,6 +47,7 @@ REGISTRY_KINDS = frozenset(
         "holder_enrolled",
         "holder_destroyed",
         "audit_nonce",
+        "inventory_stated",
         "schema_enabled",
         "controller_started",
     }
@@ -139,7 +141,8 @@ class ControlFold:
     destroyed: set[str] = field(default_factory=set)
     domains: dict[str, str] = field(default_factory=dict)
     admissions: set[tuple[str, str]] = field(default_factory=set)
-    holds: dict[str, str] = field(default_factory=dict)
+    holds: dict[str, HoldSet] = field(default_factory=dict)
+    inventories: dict[int, InventoryStated] = field(default_factory=dict)
     requests: dict[int, RequestRead] = field(default_factory=dict)
     nonces: dict[int, int] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
@@ -317,7 +320,7 @@ class ControlFold:
             case DomainAdmitted():
                 self.admissions.add((body.domain, body.tenant))
             case HoldSet():
-                self.holds[body.hold] = body.domain
+                self.holds[body.hold] = body
             case HoldReleased():
                 if self.holds.pop(body.hold, None) is None:
                     return "unknown_hold"
@@ -334,6 +337,8 @@ class ControlFold:
                 )
             case AuditNonce():
                 self.nonces[offset] = body.request
+            case InventoryStated():
+                self.inventories[offset] = body
             case _:
                 pass  # limits, policies, salts, invalidations, schema and terms decide no verdict
         subject = _timed(body)

@@ -163,14 +163,16 @@ class Judged:
 
 
 def judged(offset: int, value: bytes, registry: ControlFold) -> Judged | None:
-    """The verdict of one record of kv.audit, if an auditor of this log signed it."""
+    """The verdict of one record of kv.audit, if an auditor of this log signed it whose key stands."""
     try:
         record = decode_audit(value)
         given = VerdictGiven.model_validate_json(record.statement)
     except (DecodeError, ValidationError):
         return None
     grant = registry.grants.get(KeyId(record.signer))
-    if grant is None or Role.AUDITOR not in grant.roles or given.log != registry.log:
+    if grant is None or grant.revoked_at is not None or Role.AUDITOR not in grant.roles:
+        return None
+    if given.log != registry.log:
         return None
     holds = registry.verify(grant.public_key, record.signature, record.statement)
     return Judged(offset, record, given) if holds else None

@@ -23,6 +23,7 @@ from events.errors import KvledgerError
 from events.ids import KeyId, Role, StreamKey
 from events.model.audit import PartitionPosition, Segment
 from events.model.control import ControlHeader
+from events.model.field import MAX_IDS_PER_EVENT
 from events.signing import key_id, verify
 from events.topic import CONTROL, EVENTS
 
@@ -177,7 +178,9 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
     last: dict[int, int] = {}
     for line in lines:
         kind = line["t"]
-        if kind in ("format", "key", "control", "anchor", "segment"):
+        if kind == "bound":
+            evidence.bound = (evidence.bound or frozenset()) | _ids(line["ids"])
+        if kind in ("format", "key", "bound", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])
         if offset <= last.get(partition, -1):
@@ -201,6 +204,13 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
         elif kind != "leaf":
             raise BundleError("the evidence holds a line of an unknown kind")
     return evidence
+
+
+def _ids(packed: str) -> frozenset[bytes]:
+    raw = base64.b64decode(packed, validate=True)
+    if len(raw) % 16 or len(packed) > MAX_IDS_PER_EVENT * 22:
+        raise BundleError("the leaves are no whole number of ids, or too many in one line")
+    return frozenset(raw[at : at + 16] for at in range(0, len(raw), 16))
 
 
 def _by_digest(line: dict[str, Any]) -> bool:

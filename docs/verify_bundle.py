@@ -375,11 +375,24 @@ SCOPE = union(
     "type",
     tenant=record(tenant=NAME),
     domain=record(domain=NAME),
-    subject=record(domain=NAME, subject=NAME),
+    subject=record(
+        lambda it: it["leaves"] is None or it["pseudonym"] is not None,
+        domain=NAME,
+        subject=NAME,
+        pseudonym=optional(HASH),
+        leaves=optional(some_ids),
+        bound_to=optional(COUNT),
+    ),
     prefix=record(domain=NAME, ids=some_ids),
-    profile=record(profile=HASH),
+    profile=record(profile=HASH, others=optional(several(HASH, 1, 1_000))),
     ids=record(domain=NAME, ids=some_ids),
 )
+
+
+def one_place(it: Json) -> bool:
+    return (it["domain"] is None) != (it["tenant"] is None)
+
+
 STREAM: dict[str, Shape | Field] = {"worker": NAME, "rank": RANK, "epoch": NAME}
 CONTROL_BODY = union(
     "kind",
@@ -393,6 +406,9 @@ CONTROL_BODY = union(
         partition=COUNT,
         endpoint=optional(TEXT),
         model=optional(TEXT),
+        pod=optional(NAME),
+        container=optional(NAME),
+        container_id=optional(NAME),
     ),
     fenced=record(**STREAM, evidence=one_of("timeout", "operator", "conflict")),
     exit_attested=record(worker=NAME, engine_life=NAME, attester=NAME, evidence=TEXT),
@@ -409,8 +425,14 @@ CONTROL_BODY = union(
         soft=optional(COUNT),
         hard=optional(COUNT),
     ),
-    policy_set=record(domain=NAME, retain_s=optional(COUNT)),
-    hold_set=record(hold=NAME, domain=NAME, reason=TEXT),
+    policy_set=record(
+        one_place,
+        domain=optional(NAME),
+        tenant=optional(NAME),
+        retain_s=optional(number(60)),
+        prove_within_s=optional(COUNT),
+    ),
+    hold_set=record(one_place, hold=NAME, domain=optional(NAME), tenant=optional(NAME), reason=TEXT),
     hold_released=record(hold=NAME),
     deletion_requested=record(
         scope=SCOPE, requester=NAME, reason=Field(TEXT, ""), deadline_s=optional(COUNT)
@@ -419,13 +441,14 @@ CONTROL_BODY = union(
         scope=SCOPE, requester=NAME, reason=one_of("model_rollout", "integrity", "quota", "operator")
     ),
     audit_nonce=record(request=COUNT, nonce=NAME),
+    inventory_stated=record(source=NAME, members=several(record(worker=NAME, pod=optional(NAME)), 0, 2_000)),
     schema_enabled=record(record=one_of("event_batch", "pulse"), version=POSITIVE),
     controller_started=record(controller=NAME),
 )
 MAY_SAY = {
     "operator": {"genesis", "granted", "revoked", "schema_enabled"},
     "enrolment": {"registered", "holder_enrolled"},
-    "supervisor": {"exit_attested", "holder_destroyed"},
+    "supervisor": {"exit_attested", "holder_destroyed", "inventory_stated"},
     "auditor": {"audit_nonce"},
     "control": {
         "fenced", "domain_created", "domain_admitted", "salt_bound", "limit_set", "policy_set", "hold_set",
@@ -434,7 +457,7 @@ MAY_SAY = {
 }  # fmt: skip
 ALWAYS_SHOWN = {
     "genesis", "granted", "revoked", "registered", "fenced", "exit_attested", "holder_enrolled", "holder_destroyed",
-    "audit_nonce", "schema_enabled", "controller_started",
+    "audit_nonce", "inventory_stated", "schema_enabled", "controller_started",
 }  # fmt: skip
 SIGNATURE_LINE = record(keyid=text(0, 1 << 30), sig=text(0, 1 << 30))
 ENVELOPE = record(
@@ -519,6 +542,7 @@ class Control:
         self.admitted: set[tuple[str, str]] = set()
         self.requests: dict[int, Json] = {}
         self.nonces: list[tuple[int, int]] = []
+        self.inventories: dict[int, Json] = {}
         self.broken: list[int] = []
         self.unread: list[int] = []
         self.passed: list[int] = []
@@ -661,6 +685,8 @@ class Control:
             self.requests[offset] = {**body, "number": offset, "sha256": digest}
         elif kind == "audit_nonce":
             self.nonces.append((offset, body["request"]))
+        elif kind == "inventory_stated":
+            self.inventories[offset] = body
         return True
 
     def _grant(self, key: bytes, roles: tuple[str, ...]) -> None:
@@ -1258,7 +1284,10 @@ class Trial:
         self.control, self.request, self.keys, self.starts = control, request, alias_keys, starts
         self.no: int = request["number"]
         self.scope: Json = request["scope"]
-        self.whole_domain = self.scope["type"] in ("tenant", "domain", "subject")
+        self.bound: set[bytes] | None = None
+        self.named = set(self.scope.get("leaves") or self.scope.get("ids") or ())
+        if self.scope["type"] == "prefix":
+            self.named = {self.scope["ids"][-1]}
         self.everywhere = self.scope["type"] == "profile"
         self.domains = {d for d in set(control.domains) | set(alias_keys) if self.reaches(d)}
         self.owed = sorted(self.domains & set(alias_keys))
@@ -1274,9 +1303,17 @@ class Trial:
         scope = self.scope
         if scope["type"] == "tenant":
             return bool(self.control.domains.get(domain) == scope["tenant"])
-        if scope["type"] == "subject":
-            return bool(domain == f"{scope['domain']}/{scope['subject']}")
+        if scope["type"] == "subject" and domain == f"{scope['domain']}/{scope['subject']}":
+            return True
+        if scope["type"] == "subject" and scope["leaves"] is None:
+            return False
         return scope["type"] == "profile" or bool(domain == scope["domain"])
+
+    def all_of(self, domain: str) -> bool:
+        """Whether everything of a domain in scope is in scope."""
+        if self.scope["type"] == "subject":
+            return bool(domain != self.scope["domain"])
+        return self.scope["type"] in ("tenant", "domain")
 
     def names(self, worker: str, rank: int, epoch_no: int) -> dict[bytes, str]:
         return {alias_of(self.keys[domain], worker, rank, epoch_no): domain for domain in self.owed}
@@ -1430,7 +1467,7 @@ class Trial:
             links = [link for run in event["runs"] for link in zip(run["ids"], run["parents"], strict=True)]
         elif kind == "block_invalidated" and event["request"] == self.no:
             case.removed += len(event["ids"])
-        if not self.whole_domain and not self.everywhere:
+        if not self.all_of(domain) and not self.everywhere:
             for block, parent in links:
                 if self.parents[domain].setdefault(block, parent) != parent:
                     self.torn[domain].add(block)
@@ -1524,7 +1561,7 @@ class Trial:
         age = self.age(case, place[0], one["age"], seq)
         if age == "fresh" and one["by"] in ("snapshot_part", "transfer_started"):
             return
-        if age == "fresh" and self.whole_domain:
+        if age == "fresh" and self.all_of(domain):
             case.recreated += len(one["ids"])
             return
         profile = copy.profile if copy is not None else None
@@ -1597,15 +1634,18 @@ class Trial:
 
     def covers(self, domain: str, block: bytes, profile: str | None) -> bool | None:
         """Whether a block is in scope; None if that can't be told."""
-        if self.whole_domain:
+        if self.all_of(domain):
             return True
         if self.everywhere:
-            return None if profile is None else profile == self.scope["profile"].hex()
-        tops = set(self.scope["ids"][-1:] if self.scope["type"] == "prefix" else self.scope["ids"])
+            wanted = (self.scope["profile"], *(self.scope["others"] or ()))
+            return None if profile is None else profile in {digest.hex() for digest in wanted}
+        too_late = (self.bound or set()) - self.named
         passed: set[bytes] = set()
-        while block not in tops:
+        late = False
+        while block not in self.named:
+            late = late or block in too_late
             if block == ROOT:
-                return False
+                return None if late else False
             parent = self.parents[domain].get(block)
             if parent is None or block in self.torn[domain] or block in passed:
                 return None
@@ -1720,8 +1760,13 @@ class Trial:
         for stream in self.strangers:
             self.add("P2", "membership_incomplete", "/".join(map(str, stream)))
         if not self.domains:
-            subject = self.scope["type"] == "subject"
-            self.add("P2", "not_evaluated" if subject else "scope_undecidable", f"request {self.no}")
+            self.add("P2", "scope_undecidable", f"request {self.no}")
+        if self.scope["type"] == "subject" and self.scope["pseudonym"] is not None:
+            if self.bound is None:
+                self.add("P2", "not_evaluated", f"request {self.no}")
+            elif self.bound and self.scope["leaves"] is None:
+                self.add("P2", "scope_undecidable", f"request {self.no}")
+        self.membership_told = self.inventory()
         for domain in self.domains - set(self.keys):
             self.add("P2", "scope_undecidable", domain)
         if self.scope["type"] == "tenant":
@@ -1734,6 +1779,24 @@ class Trial:
                 self.acked(one, domain)
             if one["case"] is not None and one["case"].strange:
                 self.add("P2", "scope_undecidable", path(one["epoch"]))
+
+    def inventory(self) -> str:
+        """Compares the registry with what was stated behind the request; the assumption to be stated."""
+        if not self.control.inventories:
+            return "membership: self-declared"
+        behind = {offset: one for offset, one in self.control.inventories.items() if offset > self.no}
+        if not behind:
+            self.add("P2", "membership_incomplete", f"request {self.no}", True)
+            return ""
+        bodies = [epoch["body"] for epoch in self.control.epochs.values()]
+        for stated in behind.values():
+            for member in stated["members"]:
+                name, pod = member["worker"], member["pod"]
+                if not any(b["worker"] == name and pod in (None, b["pod"]) for b in bodies):
+                    self.add("P2", "membership_incomplete", name if pod is None else f"{name} in pod {pod}")
+        last = max(behind)
+        count, source = len(behind[last]["members"]), behind[last]["source"]
+        return f"membership: inventory of {count} by {source} (kv.control/{last})"
 
     def acked(self, one: Json, domain: str) -> None:
         case, subject, live = one["case"], path(one["epoch"]), not one["absent"]
@@ -1960,11 +2023,11 @@ class Trial:
                     left,
                     removed,
                     case.stream.next - 1 if case is not None and case.stream.seen else None,
-                    *self.inventory(acks, name, holder),
+                    *self.held_at(acks, name, holder),
                     self.stated(case, name, holder),
                 )
 
-    def inventory(self, acks: list[Json], name: str, holder: Holder | None) -> tuple[int | None, str | None]:
+    def held_at(self, acks: list[Json], name: str, holder: Holder | None) -> tuple[int | None, str | None]:
         """What was held at the last acks, over all domains."""
         mine = [one for ack in acks for one in ack["held"] if holder is not None and one[0] == name]
         if not acks:
@@ -2453,9 +2516,12 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     starts = {int(p): int(offset) for p, offset in form["starts"].items()}
     keys = {str(line["domain"]): bytes.fromhex(line["alias_key"]) for line in lines if line["t"] == "key"}
     trial = Trial(control, request, keys, starts)
+    for line in lines:
+        if line["t"] == "bound":
+            trial.bound = (trial.bound or set()) | set(packed(line["ids"]))
     last: dict[int, int] = {}
     for line in lines:
-        if line["t"] in ("format", "key", "control", "anchor", "segment"):
+        if line["t"] in ("format", "key", "bound", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])
         if offset <= last.get(partition, -1) or offset >= ends.get(("kv.events", partition), 0):
@@ -2511,8 +2577,9 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
     for name, value in said.items():
         if found[name] != value:
             raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
-    if found["anchoring"] not in stated["assumptions"]:
-        raise Invalid(f"the evidence gives «{found['anchoring']}», which the statement doesn't say")
+    for assumed in (found["anchoring"], trial.membership_told):
+        if assumed and assumed not in stated["assumptions"]:
+            raise Invalid(f"the evidence gives «{assumed}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:
         raise Invalid("the statement is about another scope")
 

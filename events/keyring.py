@@ -6,6 +6,7 @@ domain's secret in every ring makes all its ids in the log unlinkable (crypto-sh
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,18 +36,23 @@ class DomainKeys:
     id_key: bytes
     salt_key: bytes
     alias_key: bytes
+    subject_key: bytes
 
     @classmethod
     def from_secret(cls, domain: str, secret: bytes) -> DomainKeys:
         if len(secret) != 32:
             raise IdentityError(f"the secret of domain {domain} is not 32 bytes")
-        return cls(domain, _derive(secret, "id"), _derive(secret, "salt"), _derive(secret, "alias"))
+        return cls(domain, *(_derive(secret, label) for label in ("id", "salt", "alias", "subject")))
 
     def hasher(self) -> BlockHasher:
         return BlockHasher(self.id_key)
 
     def alias(self, worker: str, rank: int, epoch_no: int) -> Alias:
         return alias(self.alias_key, worker, rank, epoch_no)
+
+    def pseudonym(self, subject: str) -> bytes:
+        """The name of a data subject in `kv.subjects`: BLAKE2b, 32 bytes, under a key of its own (RFC 7693)."""
+        return hashlib.blake2b(subject.encode(), key=self.subject_key, digest_size=32).digest()
 
     def __repr__(self) -> str:
         return f"DomainKeys({self.domain})"

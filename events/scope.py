@@ -17,39 +17,59 @@ from events.model.control import (
 
 
 def covers_domain(scope: Scope, domain: str, owner_tenant: str | None) -> bool:
-    """Whether any block of `domain` can be in scope. A subject is the sub-domain `domain/subject`; a profile
-    reaches every domain."""
+    """Whether any block of `domain` can be in scope. A subject is the sub-domain `domain/subject`, and leaves in
+    `domain`; a profile reaches every domain."""
     match scope:
         case TenantScope():
             return owner_tenant == scope.tenant
         case DomainScope() | PrefixScope() | IdsScope():
             return domain == scope.domain
         case SubjectScope():
-            return domain == f"{scope.domain}/{scope.subject}"
+            bound = scope.leaves is not None and domain == scope.domain
+            return bound or domain == f"{scope.domain}/{scope.subject}"
         case ProfileScope():
             return True
         case _:
             assert_never(scope)
 
 
-def is_whole_domain(scope: Scope) -> bool:
+def is_whole_domain(scope: Scope, domain: str) -> bool:
     """Whether everything of a covered domain is in scope, so that no block needs to be looked at."""
-    return isinstance(scope, TenantScope | DomainScope | SubjectScope)
+    if isinstance(scope, SubjectScope):
+        return domain != scope.domain
+    return isinstance(scope, TenantScope | DomainScope)
 
 
 def scoped_ids(scope: Scope) -> frozenset[bytes]:
     """Ids that are in scope with all their descendants; empty for scopes that name no ids."""
     if isinstance(scope, PrefixScope):
         return frozenset(scope.ids[-1:])
+    if isinstance(scope, SubjectScope):
+        return frozenset(scope.leaves or ())
     return frozenset(scope.ids) if isinstance(scope, IdsScope) else frozenset()
 
 
-def visible_length(scope: Scope, chain: Sequence[bytes], profile: str) -> int:
-    """How many leading blocks of `chain`, in a domain that the scope covers, lie before its first in-scope
+def scoped_profiles(scope: Scope) -> frozenset[str]:
+    """Ids of the content profiles that a scope names; empty for scopes of another kind."""
+    if not isinstance(scope, ProfileScope):
+        return frozenset()
+    return frozenset(digest.hex() for digest in (scope.profile, *(scope.others or ())))
+
+
+def visible_length(scope: Scope, domain: str, chain: Sequence[bytes], profile: str) -> int:
+    """How many leading blocks of `chain`, in a `domain` that the scope covers, lie before its first in-scope
     block; all behind that one are its descendants."""
-    if is_whole_domain(scope):
+    if is_whole_domain(scope, domain):
         return 0
     if isinstance(scope, ProfileScope):
-        return 0 if scope.profile.hex() == profile else len(chain)
+        return 0 if profile in scoped_profiles(scope) else len(chain)
     ids = scoped_ids(scope)
     return next((depth for depth, block in enumerate(chain) if block in ids), len(chain))
+
+
+def same_scope(given: Scope, again: Scope) -> bool:
+    """Whether a repeated order means what the first one did; a subject's leaves may have become more since."""
+    if isinstance(given, SubjectScope) and isinstance(again, SubjectScope):
+        unnamed: dict[str, None] = {"leaves": None, "bound_to": None}
+        return given.model_copy(update=unnamed) == again.model_copy(update=unnamed)
+    return given == again

@@ -1,4 +1,4 @@
-"""The controller: quotas, calls for snapshots, fences. One is active; lookups and ingest never wait for it."""
+"""The controller: quotas, calls for snapshots, fences, retention. One is active; neither lookups nor ingest wait."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from events.model.control import ControllerStarted, Fenced
 from events.model.signal import Beacon, ResyncRequested
 from events.topic import PULSE, QUOTA, SIGNALS, Topic
 from indexer.database import UNAVAILABLE, connect
+from indexer.retention import PRINCIPAL, due_requests
 from indexer.silence import SilenceLimits, SilenceWatch
 from indexer.store import StoreUnavailableError
 
@@ -81,6 +82,7 @@ class Controller:
         *,
         monotonic_s: Callable[[], float],
         monotonic_ns: Callable[[], int],
+        wall_ms: Callable[[], int],
         nonce: Callable[[], bytes],
         options: ControllerOptions | None = None,
     ) -> None:
@@ -89,6 +91,7 @@ class Controller:
         self._registry = registry
         self._make_writer = writer
         self._monotonic_s = monotonic_s
+        self._wall_ms = wall_ms
         self._nonce = nonce
         self._options = options or ControllerOptions()
         self._control = ControlTail(connection, registry, monotonic_ns=monotonic_ns)
@@ -152,6 +155,7 @@ class Controller:
                 await self._quota(database, producer, term)
                 await self._resync(database, producer)
                 await self._fence(writer, watch)
+                await self._retain(writer)
                 await asyncio.sleep(self._options.interval_s)
         finally:
             if tail is not None:
@@ -248,6 +252,11 @@ class Controller:
                     reason=broken[stream][:MAX_REASON],
                 )
                 await self._send(producer, SIGNALS, stream.worker, dump(body))
+
+    async def _retain(self, writer: ControlWriter) -> None:
+        for due in due_requests(self._registry, self._wall_ms()):
+            done = await writer.append(due.body, idempotency_key=due.key, key_scope=PRINCIPAL)
+            log.info("deletion %d is requested: %s", done.offset, due.body.reason)
 
     async def _fence(self, writer: ControlWriter, watch: SilenceWatch) -> None:
         registry = self._registry

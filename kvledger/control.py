@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from events.fold.registry import Registry
 from events.ids import Role
-from events.kafka.connection import KafkaConnection, LogUnavailableError
+from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
 from events.kafka.control import ControlTail, ControlWriter
+from events.model.control import ControlBody, ControlRecord
 from events.signing import verify
 from events.topic import TopicNames
 from kvledger.failure import CommandError, ExitCode
@@ -61,6 +63,66 @@ async def control_writer(settings: Settings, log: str, *roles: Role) -> AsyncIte
         yield writer
     finally:
         await writer.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A control record that the log obeys; `repeated`: an earlier one stands under the same key."""
+
+    number: int
+    record_sha256: bytes
+    log: str
+    repeated: bool
+
+
+async def write_once(
+    settings: Settings,
+    role: Role,
+    body: ControlBody,
+    *,
+    principal: str,
+    key: str | None = None,
+    check: Callable[[Registry], None] = lambda _: None,
+    same: Callable[[ControlBody], bool] | None = None,
+) -> Written:
+    """Appends a record and reads the log again: what is returned is what every fold obeys. Of records under one
+    key of a principal the first one counts; if it isn't the `same`, by default equal, that is a CommandError.
+
+    `check` looks at the registry before anything is written. Raises CommandError, LogUnavailableError.
+    """
+    found: dict[int, tuple[ControlRecord, str]] = {}
+
+    def heard(record: RawRecord, decoded: ControlRecord | None, why: str) -> None:
+        if decoded is not None and decoded.body.kind == body.kind:
+            found[record.offset] = (decoded, why)
+
+    tail = ControlTail(connection(settings), Registry(verify), monotonic_ns=time.monotonic_ns)
+    tail.listen(heard)
+    try:
+        await tail.catch_up()
+        log = require_log(tail.registry)
+        number = None if key is None else tail.registry.idempotency.get((principal, key))
+        mine: int | None = None
+        if number is None:
+            check(tail.registry)
+            async with control_writer(settings, log, role) as writer:
+                mine = (await writer.append(body, idempotency_key=key, key_scope=principal)).offset
+            await tail.catch_up()
+            number = mine if key is None else tail.registry.idempotency.get((principal, key), mine)
+    finally:
+        await tail.stop()
+    record, why = found.get(number, (None, "another record"))
+    is_same = record is not None and (record.body == body if same is None else same(record.body))
+    if record is None or not is_same:
+        raise CommandError(
+            f"this idempotency key stands for something else (control record {number})",
+            advice="use another --idempotency-key",
+        )
+    if why:
+        raise CommandError(
+            f"control record {number} is not obeyed: {why}", advice="is the key granted? kvledger key list"
+        )
+    return Written(number, record.record_sha256, log, repeated=number != mine)
 
 
 async def or_unavailable(work: Callable[[], Awaitable[T]]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -15,6 +16,8 @@ from kvledger.failure import CommandError, ExitCode
 DEFAULT_DOMAIN = "default"
 DEFAULT_TENANT = "default"
 RING = "keyring.json"
+PROOFS = "proofs"
+"""Folder of bundles below the home folder, each named after its SHA-256."""
 
 
 class KeyFileError(CommandError):
@@ -103,3 +106,8 @@ def read_key(path: Path | None) -> str | None:
     if not key or not key.isascii() or not key.isprintable():
         raise CommandError(f"the API key file {path} holds no key", exit_code=ExitCode.CONFIGURATION)
     return key
+
+
+def keep_proof(home: Path, bundle: bytes) -> None:
+    """Keeps a bundle under its SHA-256, where `kvledger serve` gives it to who may have it."""
+    write_private(home / PROOFS / f"{hashlib.sha256(bundle).hexdigest()}.jsonl", bundle.decode())

@@ -262,7 +262,7 @@ def _groups(
                 asked_blocks=len(held),
                 leading_blocks=leading,
                 held_blocks=sum(committed),
-                stop=_stop(view, declared.id, chain, held, leading, visible, opened.numbers),
+                stop=_stop(view, query.domain, declared.id, chain, held, leading, visible, opened.numbers),
             )
         )
     return tuple(found)
@@ -270,6 +270,7 @@ def _groups(
 
 def _stop(
     view: LocalView,
+    domain: str,
     profile: str,
     chain: Chain,
     held: Sequence[CopyState | None],
@@ -284,7 +285,9 @@ def _stop(
     if visible <= leading:
         reason = BlockReason.HIDDEN
         scopes = {number: view.registry.deletions[number].scope for number in sorted(numbers)}
-        hiding = [n for n, scope in scopes.items() if visible_length(scope, chain.ids, profile) <= leading]
+        hiding = [
+            n for n, scope in scopes.items() if visible_length(scope, domain, chain.ids, profile) <= leading
+        ]
         orders = tuple(hiding[:MAX_ORDERS])
     elif copy is None:
         reason = BlockReason.ABSENT

@@ -30,6 +30,7 @@ class ProblemKind(StrEnum):
     TOO_BUSY = "too-busy"
     MEDIA_TYPE = "media-type"
     CONFLICT = "conflict"
+    NOT_JUDGED = "not-judged"
     BOUND_BELOW_FLOOR = "bound-below-floor"
     STALENESS_BOUND_UNMET = "staleness-bound-unmet"
     INDEX_UNAVAILABLE = "index-unavailable"
@@ -56,6 +57,7 @@ STATUS: dict[ProblemKind, int] = {
     ProblemKind.TOO_BUSY: 503,
     ProblemKind.MEDIA_TYPE: 415,
     ProblemKind.CONFLICT: 409,
+    ProblemKind.NOT_JUDGED: 409,
     ProblemKind.BOUND_BELOW_FLOOR: 422,
     ProblemKind.STALENESS_BOUND_UNMET: 503,
     ProblemKind.INDEX_UNAVAILABLE: 503,
@@ -82,6 +84,7 @@ TITLE: dict[ProblemKind, str] = {
     ProblemKind.TOO_BUSY: "As many callers as are allowed are being served",
     ProblemKind.MEDIA_TYPE: "The content type is not one that is read here",
     ProblemKind.CONFLICT: "The request conflicts with what stands",
+    ProblemKind.NOT_JUDGED: "There is no proof of it yet",
     ProblemKind.BOUND_BELOW_FLOOR: "No answer can be as fresh as this bound",
     ProblemKind.STALENESS_BOUND_UNMET: "No answer is fresh enough for this bound",
     ProblemKind.INDEX_UNAVAILABLE: "The index can't answer yet",

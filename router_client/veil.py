@@ -13,7 +13,7 @@ from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
 from events.fold.state import Standing
 from events.model.control import ProfileScope
-from events.scope import is_whole_domain, scoped_ids
+from events.scope import is_whole_domain, scoped_ids, scoped_profiles
 
 MAX_VEILS = 4_096
 """Different sets of open orders kept, so that streams with equal ones share the work of a lookup."""
@@ -96,8 +96,8 @@ class VeilBook:
         for number in numbers:
             scope = self.registry.deletions[number].scope
             if isinstance(scope, ProfileScope):
-                profiles.add(scope.profile.hex())
-            elif is_whole_domain(scope):
+                profiles |= scoped_profiles(scope)
+            elif is_whole_domain(scope, domain):
                 whole = True
             else:
                 ids |= scoped_ids(scope)

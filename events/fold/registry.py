@@ -17,6 +17,8 @@ from events.fold.registry_state import (
     Deletion,
     Domain,
     Grant,
+    Hold,
+    Policy,
     Registration,
 )
 from events.ids import KeyId, Role, StreamKey, Tier, Unit
@@ -37,6 +39,7 @@ from events.model.control import (
     HoldReleased,
     HoldSet,
     InvalidationRequested,
+    InventoryStated,
     LimitSet,
     PolicySet,
     ProfileScope,
@@ -74,8 +77,9 @@ class Registry:
     durable_owners: dict[str, HolderEnrolled] = field(default_factory=dict)
     destroyed: set[str] = field(default_factory=set)
     limits: dict[tuple[str, Tier, Unit], LimitSet] = field(default_factory=dict)
-    policies: dict[str, PolicySet] = field(default_factory=dict)
-    holds: dict[str, HoldSet] = field(default_factory=dict)
+    policies: dict[tuple[str, str], Policy] = field(default_factory=dict)
+    """By ("domain", name) or ("tenant", name)."""
+    holds: dict[str, Hold] = field(default_factory=dict)
     deletions: dict[int, Deletion] = field(default_factory=dict)
     nonces: dict[int, AuditNonce] = field(default_factory=dict)
     schema: dict[str, int] = field(default_factory=dict)
@@ -159,7 +163,17 @@ class Registry:
 
     def held(self, domain: str) -> bool:
         """Whether a legal hold stands on the domain."""
-        return any(hold.domain == domain for hold in self.holds.values())
+        return bool(self.holds) and bool(self.holds_on(domain))
+
+    def holds_on(self, domain: str) -> list[Hold]:
+        """Legal holds that stand on the domain, oldest first."""
+        owner = self.owner(domain)
+        return [hold for hold in self.holds.values() if hold.body.covers(domain, owner)]
+
+    def policy(self, domain: str) -> Policy | None:
+        """The policy that stands on a domain: its own, else its tenant's."""
+        own = self.policies.get(("domain", domain))
+        return own if own is not None else self.policies.get(("tenant", self.owner(domain) or ""))
 
     def _unauthorised(self, offset: int, record: ControlRecord, signature: bytes | None) -> str:
         header, body = record.header, record.body
@@ -236,20 +250,24 @@ class Registry:
             case LimitSet():
                 self.limits[body.tenant, body.tier, body.unit] = body
             case PolicySet():
-                self.policies[body.domain] = body
+                where = ("domain", body.domain) if body.domain is not None else ("tenant", body.tenant or "")
+                self.policies[where] = Policy(offset, body, header)
             case HoldSet():
-                self.holds[body.hold] = body
+                self.holds[body.hold] = Hold(offset, body, header)
             case HoldReleased():
                 if self.holds.pop(body.hold, None) is None:
                     return "unknown_hold"
             case DeletionRequested() | InvalidationRequested():
                 order = Deletion(offset, body, header, record.record_sha256)
                 self.deletions[offset] = order
-                self.orders.setdefault(_reach(body.scope), []).append(order)
+                for reached in _reach(body.scope):
+                    self.orders.setdefault(reached, []).append(order)
             case AuditNonce():
                 if body.request not in self.deletions:
                     return "unknown_request"
                 self.nonces[offset] = body
+            case InventoryStated():
+                pass  # who is missing is the auditor's to say
             case SchemaEnabled():
                 self.schema[body.record] = max(body.version, self.schema.get(body.record, 0))
             case ControllerStarted():
@@ -271,14 +289,15 @@ class Registry:
         return ""
 
 
-def _reach(scope: Scope) -> tuple[str, str]:
+def _reach(scope: Scope) -> list[tuple[str, str]]:
     """Where a scope's orders are kept; the same rule as `events.scope.covers_domain`."""
     match scope:
         case TenantScope():
-            return "tenant", scope.tenant
+            return [("tenant", scope.tenant)]
         case ProfileScope():
-            return "everywhere", ""
+            return [("everywhere", "")]
         case SubjectScope():
-            return "domain", f"{scope.domain}/{scope.subject}"
+            around = [] if scope.leaves is None else [("domain", scope.domain)]
+            return [("domain", f"{scope.domain}/{scope.subject}"), *around]
         case _:
-            return "domain", scope.domain
+            return [("domain", scope.domain)]

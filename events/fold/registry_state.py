@@ -8,7 +8,9 @@ from events.ids import Role, StreamKey
 from events.model.control import (
     ControlHeader,
     DeletionRequested,
+    HoldSet,
     InvalidationRequested,
+    PolicySet,
     Registered,
     Scope,
 )
@@ -48,6 +50,24 @@ class Domain:
 
     def readable_by(self, tenant: str) -> bool:
         return tenant == self.tenant or tenant in self.admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A legal hold that stands; `number` is its offset, `header` says who placed it and when."""
+
+    number: int
+    body: HoldSet
+    header: ControlHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The newest policy of a domain or tenant; `number` is its offset."""
+
+    number: int
+    body: PolicySet
+    header: ControlHeader
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_identity import Node
 from events.hooks.inventory import Table
-from events.model.control import ProfileScope, Scope
+from events.model.control import Scope
 from events.model.part import RequestStanding
-from events.scope import is_whole_domain, scoped_ids
+from events.scope import is_whole_domain, scoped_ids, scoped_profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str
     """Copies of the covered `domains` that the scope reaches, descendants included, and all without id."""
     covered = frozenset(domains)
     targets = scoped_ids(scope)
-    whole = is_whole_domain(scope)
-    profile = scope.profile.hex() if isinstance(scope, ProfileScope) else None
+    whole = {domain for domain in covered if is_whole_domain(scope, domain)}
+    profiles = scoped_profiles(scope)
     below: dict[bytes, bool] = {}
     for table in tables:
         holder, group = table.holder.name, table.index
@@ -58,8 +58,8 @@ def copies_in_scope(tables: Iterable[Table], scope: Scope, domains: Iterable[str
             chain = copy.node.chain
             if chain is None or chain.domain not in covered:
                 continue
-            if not whole:
-                reached = chain.profile == profile if profile else _below(copy.node, targets, below)
+            if chain.domain not in whole:
+                reached = chain.profile in profiles if profiles else _below(copy.node, targets, below)
                 if not reached:
                     continue
             for node in copy.nodes():

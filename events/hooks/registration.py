@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +27,7 @@ from events.signing import Signer
 from events.topic import pinned_partition
 
 EVENT_BATCH_VERSION = 1
+_NAME = re.compile(r"^[A-Za-z0-9._:@/+\-]{1,200}$")
 
 
 class RegistrationError(KvledgerError):
@@ -77,6 +80,22 @@ def process_identity() -> str:
     return f"{boot}/{os.getpid()}/{started}"
 
 
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """Where in a Kubernetes cluster the engine runs; see `Registered`."""
+
+    pod: str | None = None
+    container: str | None = None
+    container_id: str | None = None
+
+    @classmethod
+    def told(cls, environment: Mapping[str, str] = os.environ) -> EnginePlace:
+        """As `KVLEDGER_POD_UID`, `KVLEDGER_CONTAINER` and `KVLEDGER_CONTAINER_ID` say: the first comes from the
+        downward API. What can't be a name there is left out: it could be matched with nothing."""
+        found = [environment.get(f"KVLEDGER_{name}", "") for name in ("POD_UID", "CONTAINER", "CONTAINER_ID")]
+        return cls(*(text if _NAME.match(text) else None for text in found))
+
+
 class Registrar:
     """Registers epochs of any worker. `entropy(n)` gives n secret random bytes."""
 
@@ -87,7 +106,9 @@ class Registrar:
         *,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
         timeout_s: float = 15.0,
+        place: EnginePlace | None = None,
     ) -> None:
+        self._place = place or EnginePlace.told()
         self._writer = writer
         self._follower = follower
         self._entropy = entropy
@@ -117,6 +138,9 @@ class Registrar:
             partition=pinned_partition(worker, rank, max(1, registry.partitions)),
             endpoint=endpoint,
             model=model,
+            pod=self._place.pod,
+            container=self._place.container,
+            container_id=self._place.container_id,
         )
         read_upto = registry.next_offset
         appended = await guarded(self._writer.append(body))

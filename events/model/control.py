@@ -4,13 +4,16 @@ and only the bodies that concern it. A record's number is its offset."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from events.ids import Role, Tier, Unit
-from events.model.field import Count, Hex32, Name, Offset, PackedIds, Rank, Record, Text
+from events.model.field import MAX_COUNT, Count, Hex32, Name, Offset, PackedIds, Rank, Record, Text
+
+MAX_MEMBERS = 2_000
+"""Members of one inventory record, so that it stays far below a record's limit."""
 
 
 class ControlHeader(Record):
@@ -52,7 +55,10 @@ class Revoked(Record):
 
 
 class Registered(Record):
-    """Opens one epoch of one (worker, rank) and certifies its key; this record's offset is the `epoch_no`."""
+    """Opens one epoch of one (worker, rank) and certifies its key; this record's offset is the `epoch_no`.
+
+    In Kubernetes `pod` is the UID of the pod that the engine runs in, `container` the name of its container there
+    and `container_id` the id of this very start of it: what a supervisor's attestation is matched with."""
 
     kind: Literal["registered"] = "registered"
     worker: Name
@@ -63,6 +69,9 @@ class Registered(Record):
     partition: Count
     endpoint: Text | None = None
     model: Text | None = None
+    pod: Name | None = None
+    container: Name | None = None
+    container_id: Name | None = None
 
 
 class Fenced(Record):
@@ -141,20 +150,39 @@ class LimitSet(Record):
         return self
 
 
-class PolicySet(Record):
-    """A retention policy: copies of the domain older than `retain_s` are deleted by request."""
+class Placed(Record):
+    """Names one domain, or every domain that a tenant owns."""
+
+    domain: Name | None = None
+    tenant: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.domain is None) == (self.tenant is None):
+            raise ValueError("name either a domain or a tenant")
+        return self
+
+    def covers(self, domain: str, owner_tenant: str | None) -> bool:
+        """Whether it stands on a domain that this tenant owns."""
+        return self.domain == domain if self.tenant is None else self.tenant == owner_tenant
+
+
+class PolicySet(Placed):
+    """Takes the place of the one before for the same domain or tenant; what it leaves out isn't asked for.
+    `retain_s`: nothing stays longer, a deletion is requested that often (at least a minute). `prove_within_s`: the
+    deadline of deletion requests that name none."""
 
     kind: Literal["policy_set"] = "policy_set"
-    domain: Name
-    retain_s: Count | None = None
+    retain_s: Annotated[int, Field(ge=60, le=MAX_COUNT)] | None = None
+    prove_within_s: Count | None = None
 
 
-class HoldSet(Record):
-    """A legal hold: deletion requests of the domain wait visibly while it stands."""
+class HoldSet(Placed):
+    """A legal hold: deletion requests that reach the domain, or the tenant's domains, wait visibly while it
+    stands."""
 
     kind: Literal["hold_set"] = "hold_set"
     hold: Name
-    domain: Name
     reason: Text
 
 
@@ -174,11 +202,22 @@ class DomainScope(Record):
 
 
 class SubjectScope(Record):
-    """A sub-domain `tenant/subject`, or the leaves that `subject_bound` records name for the pseudonym."""
+    """The sub-domain `domain/subject`, if there is one, and in `domain` itself everything at or below `leaves`: what
+    `subject_bound` records name for the `pseudonym` up to `bound_to`, the offset in `kv.subjects` behind the last
+    one that was looked at. Without a pseudonym it is the sub-domain alone."""
 
     type: Literal["subject"] = "subject"
     domain: Name
     subject: Name
+    pseudonym: Hex32 | None = None
+    leaves: Annotated[PackedIds, MinLen(1)] | None = None
+    bound_to: Offset | None = None
+
+    @model_validator(mode="after")
+    def _leaves_of_somebody(self) -> Self:
+        if self.leaves is not None and self.pseudonym is None:
+            raise ValueError("leaves are bound to a pseudonym")
+        return self
 
 
 class PrefixScope(Record):
@@ -190,8 +229,11 @@ class PrefixScope(Record):
 
 
 class ProfileScope(Record):
+    """One content profile, or also `others`: all that were declared of one model revision, say."""
+
     type: Literal["profile"] = "profile"
     profile: Hex32
+    others: Annotated[tuple[Hex32, ...], Field(min_length=1, max_length=1_000)] | None = None
 
 
 class IdsScope(Record):
@@ -233,6 +275,22 @@ class AuditNonce(Record):
     nonce: Name
 
 
+class InventoryMember(Record):
+    """A worker that somebody outside saw; with `pod` it was the pod of this UID."""
+
+    worker: Name
+    pod: Name | None = None
+
+
+class InventoryStated(Record):
+    """What an outside inventory (a cluster's pods, a list that is kept elsewhere) names as the fleet. A log that
+    holds one wants one behind each deletion request, and a member that nobody registered makes it unprovable."""
+
+    kind: Literal["inventory_stated"] = "inventory_stated"
+    source: Name
+    members: Annotated[tuple[InventoryMember, ...], Field(max_length=MAX_MEMBERS)]
+
+
 class SchemaEnabled(Record):
     """Hooks write no newer version than the newest of these allows."""
 
@@ -267,6 +325,7 @@ ControlBody = Annotated[
     | DeletionRequested
     | InvalidationRequested
     | AuditNonce
+    | InventoryStated
     | SchemaEnabled
     | ControllerStarted,
     Field(discriminator="kind"),
@@ -291,6 +350,7 @@ ROLE_OF_KIND: dict[str, frozenset[Role]] = {
     "deletion_requested": frozenset({Role.CONTROL}),
     "invalidation_requested": frozenset({Role.CONTROL}),
     "audit_nonce": frozenset({Role.AUDITOR}),
+    "inventory_stated": frozenset({Role.SUPERVISOR}),
     "schema_enabled": frozenset({Role.OPERATOR}),
     "controller_started": frozenset({Role.CONTROL}),
 }

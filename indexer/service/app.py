@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from events.fold.registry import Registry
 from events.kafka.deadline import within
+from events.kafka.subject import SubjectLog
 from events.signing import verify
 from indexer.service import clock
 from indexer.service.access import MAX_BATCHES, AccessBook, AccessWriter
@@ -33,7 +34,10 @@ from indexer.service.metric import Figures, Metrics
 from indexer.service.order import OrderDesk
 from indexer.service.peer import load_from_peers
 from indexer.service.plane import make_plane
+from indexer.service.progress import order_ages
 from indexer.service.scribe import Scribe
+from indexer.service.subject import SubjectDesk
+from indexer.service.verdict import VerdictFeed
 from indexer.service.watch import WatchHub
 from indexer.store import Snapshot
 from router_client.problem import ProblemKind, problem
@@ -77,8 +81,14 @@ class LookupService:
         self.feed.attach(self.view)
         self.beacons = BeaconWriter(config.connection, self.view, monotonic_ns=monotonic_ns)
         self.scribe = Scribe(config, registry, self.feed, wall_ms=wall_ms)
+        self.subjects = SubjectLog(config.connection)
+        self.verdicts = VerdictFeed(config.connection, registry, lambda: self.feed.state.control_read)
         self.desk = OrderDesk(
-            self.view, self.scribe, monotonic_ns=monotonic_ns, wait_moved=self.feed.wait_moved
+            self.view,
+            self.scribe,
+            self.subjects,
+            monotonic_ns=monotonic_ns,
+            wait_moved=self.feed.wait_moved,
         )
         self.directives = DirectiveDesk(registry, self.scribe)
         self.feed.control.listen(self.directives.folded)
@@ -90,7 +100,13 @@ class LookupService:
             canary=self.canary.report,
             max_watchers=config.max_watchers,
         )
-        self.metrics = Metrics(self.view, self.feed, self._figures, self.canary)
+        self.metrics = Metrics(
+            self.view,
+            self.feed,
+            self._figures,
+            self.canary,
+            lambda: order_ages(registry, self.verdicts, wall_ms()),
+        )
         self.access = AccessBook()
         self._access_log = AccessWriter(config.connection, self.access, config.reader, wall_ms=wall_ms)
         self._bodies = BodyReader(config.connections, self.connections)
@@ -113,13 +129,17 @@ class LookupService:
             self.metrics,
             self._endpoint,
             self.canary,
+            SubjectDesk(self.view, self.scribe, self.subjects),
+            self.verdicts,
+            wall_ms,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Event = asyncio.Event()
 
     async def start(self) -> None:
         """Begins to feed the view."""
-        for work in (self.feed.run, self.beacons.run, self.canary.run, self._access_log.run):
+        works = (self.feed.run, self.beacons.run, self.canary.run, self.verdicts.run, self._access_log.run)
+        for work in works:
             task = asyncio.create_task(work())
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -152,6 +172,7 @@ class LookupService:
     async def _stop_writers(self) -> None:
         await asyncio.gather(self.feed.stop(), self._access_log.stop())
         await self.scribe.stop()
+        await self.subjects.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A feed that dies of a fault, or of a truncated kv.control, must not leave a replica behind that goes

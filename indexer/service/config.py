@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from events.errors import KvledgerError
 from events.ids import Role
@@ -30,7 +31,8 @@ class ServiceConfig:
     replica may write orders, and the enrolment key if it may have a `canary`.
     `load_snapshot` gives the index of a topic to start from (see
     `indexer.store.Store.snapshot`); without it, or when it fails, a snapshot of one of the `peers` is taken, and
-    without any the log is read from its start. `max_snapshots` are given to peers at a time."""
+    without any the log is read from its start. `max_snapshots` are given to peers at a time. `proofs` is a folder
+    of bundles, each named after its SHA-256."""
 
     connection: KafkaConnection
     keyring: KeyRing
@@ -51,6 +53,7 @@ class ServiceConfig:
     canary: bool = True
     peers: tuple[Peer, ...] = ()
     max_snapshots: int = 2
+    proofs: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.credentials.configured and not is_loopback(self.host):

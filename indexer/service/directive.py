@@ -1,21 +1,21 @@
-"""Quota limits and fences over REST: an operator's words that no holder has to answer."""
+"""Quota limits, fences, holds and policies over REST: an operator's words that no holder has to answer."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from events.fold.registry import Registry
 from events.ids import StreamKey, Tier, Unit
 from events.kafka.connection import RawRecord
-from events.model.control import ControlRecord, Fenced, LimitSet
-from events.model.field import Count, Name, Rank
+from events.model.control import ControlRecord, Fenced, HoldReleased, HoldSet, LimitSet, PolicySet
+from events.model.field import MAX_COUNT, Count, Name, Rank
+from events.receipt import Receipt, make_receipt
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
-from indexer.service.order import Receipt, make_receipt
 from indexer.service.scribe import Scribe
 from router_client.problem import ProblemKind
 from router_client.wire import Model
@@ -49,15 +49,49 @@ class FenceBody(Model):
     epoch: Name | None = None
 
 
+class PlacedBody(Model):
+    """Either a domain or a tenant, whose every domain is meant."""
+
+    domain: Name | None = None
+    tenant: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.domain is None) == (self.tenant is None):
+            raise ValueError("name either a domain or a tenant")
+        return self
+
+
+class HoldBody(PlacedBody):
+    """A legal hold; deletions that reach what it stands on wait visibly until it is released."""
+
+    hold: Name
+    reason: Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class ReleaseBody(Model):
+    hold: Name
+
+
+class PolicyBody(PlacedBody):
+    """Takes the place of the policy before; what isn't given is no longer asked for."""
+
+    retain_s: Annotated[int, Field(ge=60, le=MAX_COUNT)] | None = None
+    prove_within_s: Count | None = None
+
+
+Directive = LimitSet | Fenced | HoldSet | HoldReleased | PolicySet
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
     offset: int
     record_sha256: bytes
-    body: LimitSet | Fenced
+    body: Directive
 
 
 class DirectiveDesk:
-    """Takes limits and fences of operators. Needs the control key."""
+    """Takes limits, fences, holds and policies of operators. Needs the control key."""
 
     def __init__(self, registry: Registry, scribe: Scribe) -> None:
         self._registry = registry
@@ -72,7 +106,7 @@ class DirectiveDesk:
 
     def folded(self, raw: RawRecord, record: ControlRecord | None, why: str) -> None:
         """Every record of kv.control passes here, also those that another replica wrote."""
-        if record is None or why or not isinstance(record.body, LimitSet | Fenced):
+        if record is None or why or not isinstance(record.body, Directive):
             return
         self._obeyed[raw.offset] = None
         if len(self._obeyed) > MAX_REMEMBERED:
@@ -112,12 +146,43 @@ class DirectiveDesk:
         said = Fenced(worker=stream.worker, rank=stream.rank, epoch=stream.epoch, evidence="operator")
         return await self._give(said, principal, key)
 
+    async def hold(self, body: HoldBody, principal: Principal, key: str | None) -> Receipt:
+        """Places a legal hold, or finds that the same caller placed it under the same key before."""
+        self._operators(principal)
+        self._known_place(body)
+        said = HoldSet(hold=body.hold, domain=body.domain, tenant=body.tenant, reason=body.reason)
+        repeated = key is not None and (principal.name, key) in self._registry.idempotency
+        if body.hold in self._registry.holds and not repeated:
+            raise fail(ProblemKind.CONFLICT, "a hold of this name stands already", field="hold")
+        return await self._give(said, principal, key)
+
+    async def release(self, body: ReleaseBody, principal: Principal, key: str | None) -> Receipt:
+        """Releases a hold, or finds that the same caller did so under the same key before."""
+        self._operators(principal)
+        repeated = key is not None and (principal.name, key) in self._registry.idempotency
+        if body.hold not in self._registry.holds and not repeated:
+            raise fail(ProblemKind.NOT_FOUND, "no hold of this name stands", field="hold")
+        return await self._give(HoldReleased(hold=body.hold), principal, key)
+
+    async def policy(self, body: PolicyBody, principal: Principal, key: str | None) -> Receipt:
+        """Sets a policy, or finds that the same caller set it under the same key before."""
+        self._operators(principal)
+        self._known_place(body)
+        return await self._give(PolicySet(**body.model_dump()), principal, key)
+
+    def _known_place(self, body: PlacedBody) -> None:
+        domains = self._registry.domains
+        if body.domain is not None and body.domain not in domains:
+            raise fail(ProblemKind.NOT_FOUND, "no domain of this name", field="domain")
+        if body.tenant is not None and body.tenant not in {domain.tenant for domain in domains.values()}:
+            raise fail(ProblemKind.NOT_FOUND, "no tenant of this name owns a domain", field="tenant")
+
     def _operators(self, principal: Principal) -> None:
         if principal.role is not CallerRole.OPERATOR:
             raise fail(ProblemKind.FORBIDDEN, "an operator's word")
         self._scribe.signer()
 
-    async def _give(self, said: LimitSet | Fenced, principal: Principal, key: str | None) -> Receipt:
+    async def _give(self, said: Directive, principal: Principal, key: str | None) -> Receipt:
         signer, registry = self._scribe.signer(), self._registry
         if key is not None and (principal.name, key) in registry.idempotency:
             return self._repeated(said, principal, key)
@@ -135,7 +200,7 @@ class DirectiveDesk:
             repeated=False,
         )
 
-    def _repeated(self, said: LimitSet | Fenced, principal: Principal, key: str) -> Receipt:
+    def _repeated(self, said: Directive, principal: Principal, key: str) -> Receipt:
         known = self._given.get((principal.name, key))
         if known is None or known.body != said:
             raise fail(ProblemKind.CONFLICT, "this Idempotency-Key was used for something else")

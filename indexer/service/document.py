@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from events.fold.quota import counts, durable_ids
-from events.fold.registry_state import Deletion
+from events.fold.registry_state import Deletion, Hold
 from events.fold.state import HolderState
 from events.ids import StreamKey, Tier, Unit
 from indexer.service.trouble import troubles_of
@@ -120,6 +120,18 @@ def _quota(view: LocalView, tenant: str, tier: Tier, unit: Unit) -> dict[str, An
         "used": state.used,
         "soft": state.soft,
         "hard": state.hard,
+    }
+
+
+def hold_document(hold: Hold) -> dict[str, Any]:
+    return {
+        "hold": hold.body.hold,
+        "number": hold.number,
+        "domain": hold.body.domain,
+        "tenant": hold.body.tenant,
+        "placed_by": hold.header.key_scope or hold.header.signer,
+        "since_ms": hold.header.written_ms,
+        "reason": hold.body.reason,
     }
 
 

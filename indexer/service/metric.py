@@ -33,9 +33,15 @@ class ViewCollector:
     """Reads the view's own counters when asked, so that the hot path counts nothing twice."""
 
     def __init__(
-        self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures], canary: Canary
+        self,
+        view: LocalView,
+        feed: ViewFeed,
+        figures: Callable[[], Figures],
+        canary: Canary,
+        orders: Callable[[], Mapping[str, tuple[int, float]]],
     ) -> None:
         self._canary = canary
+        self._orders = orders
         self._view = view
         self._feed = feed
         self._figures = figures
@@ -73,6 +79,21 @@ class ViewCollector:
         yield from self._troubles()
         yield from self._bounds()
         yield from self._measured()
+        yield from self._ordered()
+
+    def _ordered(self) -> Iterator[Metric]:
+        counts = GaugeMetricFamily(
+            "kvledger_deletions", "Deletion requests by state: held, open, proven and so on", labels=["state"]
+        )
+        ages = GaugeMetricFamily(
+            "kvledger_deletion_oldest_seconds",
+            "Age of the oldest deletion request in each state; two wall clocks, information only",
+            labels=["state"],
+        )
+        for state, (count, oldest_s) in self._orders().items():
+            counts.add_metric([state], count)
+            ages.add_metric([state], oldest_s)
+        yield from (counts, ages)
 
     def _troubles(self) -> Iterator[Metric]:
         found = census(self._view)
@@ -149,10 +170,15 @@ class Metrics:
     """One service's metrics."""
 
     def __init__(
-        self, view: LocalView, feed: ViewFeed, figures: Callable[[], Figures], canary: Canary
+        self,
+        view: LocalView,
+        feed: ViewFeed,
+        figures: Callable[[], Figures],
+        canary: Canary,
+        orders: Callable[[], Mapping[str, tuple[int, float]]],
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(ViewCollector(view, feed, figures, canary))
+        self._registry.register(ViewCollector(view, feed, figures, canary, orders))
         self._outcomes = Counter(
             "kvledger_lookups_total",
             "Lookups by outcome: complete, partial, or the problem's kind",

@@ -8,10 +8,11 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from indexer.service.directive import FenceBody, LimitBody
+from indexer.service.directive import FenceBody, HoldBody, LimitBody, PolicyBody, ReleaseBody
 from indexer.service.lookup import BatchRequest
 from indexer.service.order import DeletionBody, InvalidationBody
 from indexer.service.query_form import FormQuery
+from indexer.service.subject import SubjectBody
 from router_client.problem import Problem
 from router_client.wire import (
     AS_OF_HEADER,
@@ -36,6 +37,10 @@ ORDERS: dict[str, type[BaseModel]] = {
     "/v1/invalidations": InvalidationBody,
     "/v1/limits": LimitBody,
     "/v1/fences": FenceBody,
+    "/v1/holds": HoldBody,
+    "/v1/holds/release": ReleaseBody,
+    "/v1/policies": PolicyBody,
+    "/v1/subjects": SubjectBody,
     "/query": FormQuery,
 }
 REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "503")

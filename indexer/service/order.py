@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import rfc8785
 from pydantic import Field
 
-from events.errors import IdentityError
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion
-from events.identity import pack_tokens, root_parent
+from events.kafka.connection import LogUnavailableError
+from events.kafka.subject import SubjectLog, TooManyLeavesError
 from events.model.control import (
     DeletionRequested,
     DomainScope,
@@ -24,12 +23,15 @@ from events.model.control import (
     TenantScope,
 )
 from events.model.field import Count, Name, Text
+from events.model.profile import ContentProfile
+from events.receipt import Receipt, make_receipt
+from events.scope import same_scope
 from events.signing import Signer
-from events.token import Token
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
+from indexer.service.prompt import prompt_chains
 from indexer.service.scribe import Scribe
-from router_client.answer import UNDECLARED, may_be_declared
+from router_client.answer import may_be_declared
 from router_client.problem import ProblemKind
 from router_client.query import Query
 from router_client.standing import survey
@@ -38,6 +40,32 @@ from router_client.wire import Label, Model, TokenId
 
 READ_UP_S = 2.0
 """How long an order of a prefix by its tokens waits for records that are announced and not read yet."""
+
+
+class SubjectNamed(Model):
+    """A data subject by the name that the gateway uses, or by its pseudonym (64 hex characters): its sub-domain
+    `domain/subject`, if there is one, and all that is bound to it in `kv.subjects` when the order is taken."""
+
+    type: Literal["subject"]
+    domain: Name
+    subject: Name
+
+
+class ModelScope(Model):
+    """Every content profile that any worker has declared of a model, or of one revision or adapter of it. The ids of
+    those profiles are written, so that nobody has to look them up again."""
+
+    type: Literal["model"]
+    model: Label
+    revision: Label | None = None
+    adapter: Label | None = None
+
+    def names(self, content: ContentProfile) -> bool:
+        return (
+            content.model == self.model
+            and self.revision in (None, content.revision)
+            and self.adapter in (None, content.adapter)
+        )
 
 
 class TokenPrefixScope(Model):
@@ -52,7 +80,14 @@ class TokenPrefixScope(Model):
 
 
 AnyScope = Annotated[
-    TenantScope | DomainScope | SubjectScope | PrefixScope | ProfileScope | IdsScope | TokenPrefixScope,
+    TenantScope
+    | DomainScope
+    | SubjectNamed
+    | PrefixScope
+    | ProfileScope
+    | ModelScope
+    | IdsScope
+    | TokenPrefixScope,
     Field(discriminator="type"),
 ]
 
@@ -68,40 +103,6 @@ class InvalidationBody(Model):
     reason: Literal["model_rollout", "integrity", "quota", "operator"]
 
 
-class Receipt(Model):
-    """Says under the control key's signature that the order is in the log: its number, the SHA-256 of its raw
-    record, the log's id. `signature` is Ed25519 over the RFC 8785 JSON of the other fields but `token`.
-    `token` given as `min_token` makes a lookup reflect the order."""
-
-    request: int
-    kind: str
-    log: str
-    record_sha256: str
-    signer: str
-    signature: str
-    token: str
-    repeated: bool = False
-
-
-def make_receipt(
-    signer: Signer, *, log: str, number: int, kind: str, record_sha256: bytes, repeated: bool
-) -> Receipt:
-    """The signed receipt of the control record with this number."""
-    stated: dict[str, Any] = {
-        "request": number,
-        "kind": kind,
-        "log": log,
-        "record_sha256": record_sha256.hex(),
-        "signer": signer.id,
-    }
-    return Receipt(
-        **stated,
-        signature=signer.sign(rfc8785.dumps(stated)).hex(),
-        token=Token(log, (), number + 1).encode(),
-        repeated=repeated,
-    )
-
-
 class OrderDesk:
     """Takes orders of callers that may give them. Needs the control key."""
 
@@ -109,11 +110,13 @@ class OrderDesk:
         self,
         view: LocalView,
         scribe: Scribe,
+        subjects: SubjectLog,
         *,
         monotonic_ns: Callable[[], int],
         wait_moved: Callable[[float], Awaitable[None]],
     ) -> None:
         self._view = view
+        self._subjects = subjects
         self._scribe = scribe
         self._monotonic_ns = monotonic_ns
         self._wait_moved = wait_moved
@@ -153,7 +156,7 @@ class OrderDesk:
         self, number: int, order: DeletionRequested | InvalidationRequested, signer: Signer
     ) -> Receipt:
         known = self._view.registry.deletions.get(number)
-        if known is None or type(known.body) is not type(order) or known.body.scope != order.scope:
+        if known is None or type(known.body) is not type(order) or not same_scope(known.scope, order.scope):
             raise fail(ProblemKind.CONFLICT, "this Idempotency-Key was used for another order")
         return self._receipt(known, signer, repeated=True)
 
@@ -180,17 +183,45 @@ class OrderDesk:
         elif isinstance(scope, ProfileScope):
             if principal.role is CallerRole.OPERATOR:
                 return scope
+        elif isinstance(scope, ModelScope):
+            if principal.role is CallerRole.OPERATOR:
+                for name in registry.domains:
+                    await self._read_up(name)
+                return self._declared(scope)
+        elif isinstance(scope, SubjectNamed):
+            return await self._subject(scope, principal)
         else:
-            name = scope.domain
-            if isinstance(scope, SubjectScope):
-                name = f"{scope.domain}/{scope.subject}"
-            domain = registry.domains.get(name)
+            domain = registry.domains.get(scope.domain)
             if domain is not None and principal.owns(domain.tenant):
                 if not isinstance(scope, TokenPrefixScope):
                     return scope
                 await self._read_up(scope.domain)
                 return self._hashed(scope)
         raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
+
+    def _declared(self, scope: ModelScope) -> ProfileScope:
+        """All profiles of the model that streams of before and now have declared, retired ones too."""
+        states = [stream.state for stream in self._view.streams.values()] + list(self._view.former.values())
+        found = sorted({p.id for state in states for p in state.profiles.values() if scope.names(p.content)})
+        if not found:
+            raise fail(ProblemKind.PROFILE_UNKNOWN, "no worker has declared it", field="scope.model")
+        first, *others = (bytes.fromhex(digest) for digest in found)
+        return ProfileScope(profile=first, others=tuple(others) or None)
+
+    async def _subject(self, scope: SubjectNamed, principal: Principal) -> SubjectScope:
+        registry = self._view.registry
+        owners = {registry.owner(scope.domain), registry.owner(f"{scope.domain}/{scope.subject}")} - {None}
+        found: SubjectScope | None = None
+        if owners and all(owner is not None and principal.owns(owner) for owner in owners):
+            try:
+                found = await self._subjects.scope(registry, self._view.keyring, scope.domain, scope.subject)
+            except LogUnavailableError as error:
+                raise fail(ProblemKind.LOG_UNAVAILABLE, str(error), retry_after_ms=1_000) from error
+            except TooManyLeavesError as error:
+                raise fail(ProblemKind.TOO_LARGE, str(error), field="scope.subject") from error
+        if found is None:
+            raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
+        return found
 
     async def _read_up(self, domain: str) -> None:
         """Waits until all that the streams had announced is read. Raises ProblemError 503 where one of them may
@@ -221,33 +252,15 @@ class OrderDesk:
             await self._wait_moved((until_ns - now_ns) / 1e9)
 
     def _hashed(self, scope: TokenPrefixScope) -> Scope:
-        keys = self._view.keyring.get(scope.domain)
-        if keys is None:
-            raise fail(ProblemKind.FORBIDDEN, "no such scope for this caller", field="scope")
-        try:
-            tokens = pack_tokens(scope.token_ids)
-        except IdentityError as error:
-            raise fail(ProblemKind.MALFORMED, str(error), field="scope.token_ids") from error
-        chains: dict[tuple[str, int], list[bytes]] = {}
-        for stream in self._view.streams.values():
-            for declared in stream.profiles(keys):
-                content = declared.content
-                if scope.profile != declared.id and (content.model, content.adapter) != (
-                    scope.profile,
-                    scope.adapter,
-                ):
-                    continue
-                for holder in stream.state.holders.values():
-                    for group in holder.groups.values():
-                        if (declared.id, group.block_tokens) not in chains:
-                            chains[declared.id, group.block_tokens] = keys.hasher().chain(
-                                root_parent(declared.id), tokens, group.block_tokens
-                            )
-        if not chains:
-            raise fail(ProblemKind.PROFILE_UNKNOWN, UNDECLARED, field="scope.profile")
-        found = [chain for chain in chains.values() if chain]
-        if not found:
-            raise fail(ProblemKind.MALFORMED, "shorter than one block", field="scope.token_ids")
+        chains = prompt_chains(
+            self._view,
+            where="scope",
+            domain=scope.domain,
+            profile=scope.profile,
+            adapter=scope.adapter,
+            token_ids=scope.token_ids,
+        )
+        found = list(chains.values())
         if len(found) == 1:
             return PrefixScope(type="prefix", domain=scope.domain, ids=tuple(found[0]))
         return IdsScope(type="ids", domain=scope.domain, ids=tuple(chain[-1] for chain in found))
@@ -274,5 +287,5 @@ def _tenants(scope: Scope, registry: Registry) -> set[str | None]:
     if isinstance(scope, ProfileScope):
         return {None}
     if isinstance(scope, SubjectScope):
-        return {registry.owner(f"{scope.domain}/{scope.subject}")}
+        return {registry.owner(f"{scope.domain}/{scope.subject}") or registry.owner(scope.domain)}
     return {registry.owner(scope.domain)}

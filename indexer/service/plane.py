@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
-from fastapi import FastAPI, Header, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from events.ids import CANARY_WORKER, Role
+from events.receipt import Receipt
 from events.topic import EVENTS
 from indexer.service.body import ProblemError, fail, unreadable
 from indexer.service.canary import Canary
 from indexer.service.config import ServiceConfig
 from indexer.service.credential import EVERY_DOMAIN, CallerRole, Principal
 from indexer.service.directive import DirectiveDesk, FenceBody, LimitBody
-from indexer.service.document import order_document, usage_document, worker_document
+from indexer.service.document import usage_document, worker_document
 from indexer.service.feed import ViewFeed
-from indexer.service.holder import discharged_everywhere, holders_of, unread_domains
 from indexer.service.lookup import LookupEndpoint
 from indexer.service.metric import CONTENT_TYPE, Metrics
 from indexer.service.openapi import describe
-from indexer.service.order import (
-    DeletionBody,
-    InvalidationBody,
-    OrderDesk,
-    Receipt,
-    visible_to,
-)
+from indexer.service.order import OrderDesk
+from indexer.service.ordering import add_order_routes
 from indexer.service.query_form import NO_HASHES, FormQuery, form_of, lookup_of
 from indexer.service.refusal import as_response, refuse_with_problems
+from indexer.service.request import Key, key_of, read_body, told
 from indexer.service.snapshot import write_snapshot
+from indexer.service.subject import SubjectDesk
+from indexer.service.verdict import VerdictFeed
 from router_client.explain import Explanation, explain
 from router_client.problem import Problem, ProblemKind, problem
 from router_client.view import LocalView
 from router_client.wire import JSON_TYPE, LookupRequest, answer_headers
 
 NO_STORE = {"Cache-Control": "no-store"}
-B = TypeVar("B", bound=BaseModel)
 
 
 def make_plane(
@@ -52,6 +49,9 @@ def make_plane(
     metrics: Metrics,
     endpoint: LookupEndpoint,
     canary: Canary,
+    subjects: SubjectDesk,
+    verdicts: VerdictFeed,
+    wall_ms: Callable[[], int],
 ) -> FastAPI:
     """Routes over one view. `docs` pages are off: they would load from elsewhere."""
     app = FastAPI(title="kvledger lookup service", version="1", docs_url=None, redoc_url=None)
@@ -168,7 +168,7 @@ def make_plane(
         """Why each of `candidates` would be credited as it is: which block ends its match, and why. The body
         is a lookup's."""
         principal = caller(request)
-        query = endpoint.settle(await _read(request, LookupRequest), principal, None)
+        query = endpoint.settle(await read_body(request, LookupRequest), principal, None)
         if not isinstance(query, Problem):
             endpoint.note(principal, query, None)
         found = query if isinstance(query, Problem) else explain(view, query, feed.now_ns())
@@ -180,7 +180,7 @@ def make_plane(
     async def query(request: Request) -> Response:
         """A lookup by tokens in the shape of Mooncake's RFC #1403, with what that lacks beside it."""
         principal = caller(request)
-        form = await _read(request, FormQuery)
+        form = await read_body(request, FormQuery)
         try:
             asked = lookup_of(form, config.keyring)
         except ValidationError as error:
@@ -195,88 +195,35 @@ def make_plane(
         caller(request)
         raise fail(ProblemKind.NOT_IMPLEMENTED, NO_HASHES)
 
-    @app.post("/v1/deletions", status_code=201, response_model=Receipt)
-    async def delete(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
-        """Orders a deletion; 201 with a signed receipt, 200 for a repeated Idempotency-Key."""
-        principal = caller(request, CallerRole.OPERATOR, CallerRole.TENANT)
-        body = await _read(request, DeletionBody)
-        return _told(response, await desk.delete(body, principal, _key(idempotency_key)))
-
-    @app.get("/v1/deletions")
-    async def deletions(request: Request) -> dict[str, Any]:
-        """The caller's orders, oldest first."""
-        principal = caller(request)
-        return {"deletions": [order_document(order) for order in visible_to(principal, registry)]}
-
-    @app.get("/v1/deletions/{number}")
-    async def deletion(request: Request, number: int) -> dict[str, Any]:
-        """One order and how each holder stands to it; `discharged_everywhere` is null where nobody is known
-        to owe but not everything can be known here. The verdict is the auditor's."""
-        principal = caller(request)
-        order = next((o for o in visible_to(principal, registry) if o.number == number), None)
-        if order is None:
-            raise fail(ProblemKind.NOT_FOUND, f"no order {number} for this caller")
-        holders, unread = holders_of(order, view), unread_domains(order, view)
-        return {
-            **order_document(order),
-            "discharged_everywhere": discharged_everywhere(holders, unread),
-            "unread_domains": unread,
-            "holders": [h.model_dump(mode="json") for h in holders],
-        }
-
-    @app.post("/v1/invalidations", status_code=201, response_model=Receipt)
-    async def invalidate(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
-        """Orders an invalidation (a model rollout, an integrity fault)."""
-        principal = caller(request, CallerRole.OPERATOR)
-        body = await _read(request, InvalidationBody)
-        return _told(response, await desk.invalidate(body, principal, _key(idempotency_key)))
-
     @app.post("/v1/limits", status_code=201, response_model=Receipt)
     async def limit(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
         """Sets a tenant's limit on one tier and unit; a bound that isn't given is taken away."""
         principal = caller(request, CallerRole.OPERATOR)
-        body = await _read(request, LimitBody)
-        return _told(response, await directives.limit(body, principal, _key(idempotency_key)))
+        body = await read_body(request, LimitBody)
+        return told(response, await directives.limit(body, principal, key_of(idempotency_key)))
 
     @app.post("/v1/fences", status_code=201, response_model=Receipt)
     async def fence(request: Request, response: Response, idempotency_key: Key = None) -> Receipt:
         """Fences a worker's rank in its present epoch, or in the epoch named: it is no longer eligible."""
         principal = caller(request, CallerRole.OPERATOR)
-        body = await _read(request, FenceBody)
-        return _told(response, await directives.fence(body, principal, _key(idempotency_key)))
+        body = await read_body(request, FenceBody)
+        return told(response, await directives.fence(body, principal, key_of(idempotency_key)))
 
+    add_order_routes(
+        app,
+        view,
+        caller,
+        desk,
+        directives,
+        subjects,
+        verdicts,
+        proofs=config.proofs,
+        wall_ms=wall_ms,
+    )
     return app
-
-
-def _told(response: Response, receipt: Receipt) -> Receipt:
-    """201 for what was written now, 200 for what had been under the same Idempotency-Key."""
-    response.status_code = 200 if receipt.repeated else 201
-    return receipt
 
 
 async def _one_of(giving: asyncio.Semaphore, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async with giving:
         async for line in lines:
             yield line
-
-
-Key = Annotated[str | None, Header(alias="Idempotency-Key")]
-
-
-def _key(text: str | None) -> str | None:
-    if text is not None and not (
-        0 < len(text) <= 200 and all((c.isascii() and c.isalnum()) or c in "._:@/+-" for c in text)
-    ):
-        raise fail(
-            ProblemKind.MALFORMED, "1 to 200 letters, digits and . _ : @ / + -", field="Idempotency-Key"
-        )
-    return text
-
-
-async def _read(request: Request, model: type[B]) -> B:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
-        raise fail(ProblemKind.MEDIA_TYPE, f"send {JSON_TYPE}")
-    try:
-        return model.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise ProblemError(unreadable(error)) from error

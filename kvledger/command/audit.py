@@ -296,7 +296,7 @@ async def _write_bundle(
     from events.chain import sha256
     from events.ids import Role
     from events.kafka.connection import RawRecord
-    from kvledger.keyfile import load_signer
+    from kvledger.keyfile import keep_proof, load_signer
     from kvledger.stamping import stamped
 
     signer = load_signer(settings.home, Role.AUDITOR)
@@ -314,6 +314,7 @@ async def _write_bundle(
         await asyncio.to_thread(path.write_bytes, raw)
     except OSError as error:
         raise _usage(f"{path} can't be written") from error
+    await asyncio.to_thread(keep_proof, settings.home, raw)
     typer.echo(f"bundle written; verify it with `kvledger audit verify {path} --key KEY`,", err=True)
     typer.echo(f"  KEY {audit.registry.operator_key.hex()} (operator)", err=True)
     typer.echo(f"   or {signer.public_key.hex()} (auditor)", err=True)

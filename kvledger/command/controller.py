@@ -1,4 +1,4 @@
-"""`kvledger controller`: quotas, calls for snapshots and fences."""
+"""`kvledger controller`: quotas, calls for snapshots, fences and retention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def controller(
         float, typer.Option(min=1, help="Seconds of silence after which a stream is fenced.")
     ] = 60.0,
 ) -> None:
-    """Evaluate quotas, ask for snapshots and fence lost streams; one process is active, others stand by.
+    """Evaluate quotas, ask for snapshots, fence lost streams and request the deletions that retention policies
+    want; one process is active, others stand by.
 
     Example: kvledger controller --lost-after-s 30
     """
@@ -58,6 +59,7 @@ async def run(settings: Settings, dsn: str, *, lost_after_s: float = 60.0) -> No
         lambda log: ControlWriter(at, log=log, signers=signers, wall_ms=wall_ms),
         monotonic_s=time.monotonic,
         monotonic_ns=time.monotonic_ns,
+        wall_ms=wall_ms,
         nonce=lambda: secrets.token_bytes(16),
         options=ControllerOptions(
             name=f"controller-{os.getpid()}", silence=SilenceLimits(lost_after_s=lost_after_s)

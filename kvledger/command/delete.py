@@ -15,7 +15,12 @@ from kvledger.settings import load_settings
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
-    from events.model.control import Scope
+    from events.model.control import Scope, SubjectScope
+    from events.receipt import Receipt
+    from kvledger.settings import Settings
+
+PRINCIPAL = "cli"
+"""Whose idempotency keys these are, and who is named as the requester."""
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +30,12 @@ def register(app: typer.Typer) -> None:
 def delete(
     tenant: Annotated[str | None, typer.Option(help="everything of this tenant's domains")] = None,
     domain: Annotated[str | None, typer.Option(help="everything of one domain")] = None,
-    subject: Annotated[str | None, typer.Option(help="with --domain: one data subject's sub-domain")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            help="with --domain: a data subject's sub-domain, and what is bound to it; or its pseudonym"
+        ),
+    ] = None,
     prefix_file: Annotated[
         Path | None, typer.Option(help="with --domain: block ids of a prefix, hex, one a line")
     ] = None,
@@ -34,6 +44,9 @@ def delete(
     reason: Annotated[str, typer.Option(help="kept in the record, for people")] = "",
     deadline_hours: Annotated[float | None, typer.Option(min=0, help="when it should be proven")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="repeat a request safely")] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="write the signed receipt here; `kvledger receipt verify` checks it")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> None:
     """Ask every registered worker to remove what is in scope, descendants included. Prints the request's
@@ -44,12 +57,25 @@ def delete(
     scope = _scope(tenant, domain, subject, prefix_file, ids_file, profile)
     deadline_s = None if deadline_hours is None else int(deadline_hours * 3600)
     key = idempotency_key or secrets.token_hex(16)
-    document = asyncio.run(_write(scope, reason, deadline_s, key))
+    given = asyncio.run(_write(scope, reason, deadline_s, key))
+    if receipt is not None:
+        try:
+            receipt.write_text(given.model_dump_json() + "\n")
+        except OSError as error:
+            raise _usage(f"request {given.request} is in the log, but {receipt} can't be written") from error
     if as_json:
+        document = {
+            "number": given.request,
+            "record_sha256": given.record_sha256,
+            "token": given.token,
+            "idempotency_key": key,
+            "repeated": given.repeated,
+            "receipt": given.model_dump(mode="json"),
+        }
         typer.echo(json.dumps(document))
     else:
-        typer.echo(f"deletion request {document['number']} is in the log")
-        typer.echo(f"prove it: kvledger audit run --request {document['number']} --wait 30")
+        typer.echo(f"deletion request {given.request} is in the log")
+        typer.echo(f"prove it: kvledger audit run --request {given.request} --wait 30")
 
 
 def _scope(
@@ -99,9 +125,9 @@ def _scope(
         if subject is not None:
             return SubjectScope(domain=domain, subject=subject)
         if prefix_file is not None:
-            return PrefixScope(domain=domain, ids=_ids(prefix_file))
+            return PrefixScope(domain=domain, ids=read_ids(prefix_file))
         if ids_file is not None:
-            return IdsScope(domain=domain, ids=_ids(ids_file))
+            return IdsScope(domain=domain, ids=read_ids(ids_file))
         return DomainScope(domain=domain)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
@@ -110,7 +136,7 @@ def _scope(
         raise _usage("--profile takes 64 hexadecimal characters") from error
 
 
-def _ids(path: Path) -> tuple[bytes, ...]:
+def read_ids(path: Path) -> tuple[bytes, ...]:
     ids: list[bytes] = []
     try:
         lines = path.read_text().splitlines()
@@ -144,9 +170,10 @@ def _check_known(scope: Scope, registry: Registry) -> None:
         return
     if isinstance(scope, TenantScope):
         name, known, kind = scope.tenant, {d.tenant for d in registry.domains.values()}, "tenant"
+    elif isinstance(scope, SubjectScope):
+        return
     else:
-        name = f"{scope.domain}/{scope.subject}" if isinstance(scope, SubjectScope) else scope.domain
-        known, kind = set(registry.domains), "domain"
+        name, known, kind = scope.domain, set(registry.domains), "domain"
     if name not in known:
         raise CommandError(
             f"there is no {kind} {name}",
@@ -155,36 +182,67 @@ def _check_known(scope: Scope, registry: Registry) -> None:
         )
 
 
-async def _write(scope: Scope, reason: str, deadline_s: int | None, key: str) -> dict[str, object]:
+async def _write(
+    scope: Scope,
+    reason: str,
+    deadline_s: int | None,
+    key: str,
+) -> Receipt:
     from events.ids import Role
-    from events.model.control import DeletionRequested
-    from events.token import Token
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+    from events.model.control import ControlBody, DeletionRequested, SubjectScope
+    from events.receipt import make_receipt
+    from events.scope import same_scope
+    from kvledger.control import connection, or_unavailable, read_registry, write_once
+    from kvledger.keyfile import load_signer
 
     settings = load_settings()
-    principal = "cli"
+    signer = load_signer(settings.home, Role.CONTROL)
 
-    async def write() -> dict[str, object]:
-        registry = await read_registry(connection(settings))
-        log = require_log(registry)
-        _check_known(scope, registry)
-        known = registry.idempotency.get((principal, key))
-        if known is not None:
-            number, digest = known, registry.deletions[known].record_sha256
-        else:
-            async with control_writer(settings, log, Role.CONTROL) as writer:
-                done = await writer.append(
-                    DeletionRequested(scope=scope, requester=principal, reason=reason, deadline_s=deadline_s),
-                    idempotency_key=key,
-                    key_scope=principal,
-                )
-            number, digest = done.offset, done.record_sha256
-        return {
-            "number": number,
-            "record_sha256": digest.hex(),
-            "token": Token(log, control=number + 1).encode(),
-            "idempotency_key": key,
-            "repeated": known is not None,
-        }
+    async def write() -> Receipt:
+        asked = scope
+        if isinstance(scope, SubjectScope):
+            asked = await _subject(settings, await read_registry(connection(settings)), scope)
+        body = DeletionRequested(scope=asked, requester=PRINCIPAL, reason=reason, deadline_s=deadline_s)
+
+        def same(known: ControlBody) -> bool:
+            return isinstance(known, DeletionRequested) and same_scope(known.scope, asked)
+
+        done = await write_once(
+            settings,
+            Role.CONTROL,
+            body,
+            principal=PRINCIPAL,
+            key=key,
+            check=lambda registry: _check_known(asked, registry),
+            same=same,
+        )
+        return make_receipt(
+            signer,
+            log=done.log,
+            number=done.number,
+            kind=body.kind,
+            record_sha256=done.record_sha256,
+            repeated=done.repeated,
+        )
 
     return await or_unavailable(write)
+
+
+async def _subject(settings: Settings, registry: Registry, scope: SubjectScope) -> Scope:
+    """The subject's leaves as kv.subjects names them now."""
+    from events.kafka.subject import SubjectLog, TooManyLeavesError
+    from kvledger.control import connection
+    from kvledger.keyfile import load_ring
+
+    subjects = SubjectLog(connection(settings))
+    try:
+        found = await subjects.scope(registry, load_ring(settings.home), scope.domain, scope.subject)
+    except TooManyLeavesError as error:
+        raise _usage(str(error)) from error
+    if found is None:
+        raise CommandError(
+            f"{scope.domain} has no such subject: neither a sub-domain nor anything bound to it",
+            advice="kvledger subject bind, or kvledger domain list",
+            exit_code=ExitCode.USAGE,
+        )
+    return found

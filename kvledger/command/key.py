@@ -1,20 +1,230 @@
-"""Keys and grants of a local stack, made without a question by `kvledger up`; no command of its own."""
+"""`kvledger key list|rotate|grant|revoke`: who may say what; and what `kvledger up` makes without a question."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from events.ids import Role
-from events.model.control import DomainCreated, Genesis, Granted, SchemaEnabled
+from events.model.control import DomainCreated, Genesis, Granted, Revoked, SchemaEnabled
+from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from events.fold.registry import Registry
+
+GRANTED_ROLES = (Role.ENROLMENT, Role.CONTROL, Role.SUPERVISOR, Role.AUDITOR)
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
 def register(app: typer.Typer) -> None:
-    """Nothing to register: keys are made by `kvledger up`."""
+    group = typer.Typer(no_args_is_help=True, help="Keys: who may say what in the log.")
+    group.command("list")(list_keys)
+    group.command("rotate")(rotate)
+    group.command("grant")(grant)
+    group.command("revoke")(revoke)
+    app.add_typer(group, name="key")
+
+
+def list_keys(as_json: Json = False) -> None:
+    """List the log's keys by id, their roles, whether they were revoked, and which of them are here.
+
+    Example: kvledger key list --json
+    """
+    from kvledger.control import connection, or_unavailable, read_registry
+
+    settings = load_settings()
+    rows = rows_of(asyncio.run(or_unavailable(lambda: read_registry(connection(settings)))), settings.home)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        state = "revoked" if row["revoked_at"] is not None else "stands"
+        here = f", here as {row['here']}" if row["here"] else ""
+        typer.echo(f"{row['key']}\t{', '.join(row['roles'])}\t{state}{here}")  # type: ignore[arg-type]
+
+
+def rotate(
+    role: Annotated[str, typer.Argument(help="enrolment, control, supervisor or auditor")],
+    lost: Annotated[
+        bool, typer.Option("--lost", help="the old key's file is gone: its .pub is enough to revoke it")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a new key for a role, grant it, and revoke the old one. Broken off anywhere, it can be repeated: it goes on
+    where it was. Needs the operator's key. Processes that hold the old key must be restarted: what they sign from now
+    on no longer counts, and makes verdicts unprovable. What it signed before stands.
+
+    Example: kvledger key rotate auditor
+    """
+    settings, wanted = load_settings(), _role(role)
+    document = asyncio.run(_rotate(settings, wanted, lost=lost))
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        old = document["revoked"] or "none was there"
+        typer.echo(f"{role}: key {document['key']} is granted; revoked: {old}")
+
+
+def grant(
+    public_key: Annotated[str, typer.Argument(help="64 hex characters, or a file that holds them")],
+    role: Annotated[
+        list[str], typer.Option(help="repeatable: operator, enrolment, control, supervisor or auditor")
+    ],
+    label: Annotated[str, typer.Option(help="for people")] = "",
+    as_json: Json = False,
+) -> None:
+    """Grant roles to somebody else's public key, in place of what it held before. Needs the operator's key.
+
+    A second operator's key, kept apart, is what helps when the first one is lost.
+
+    Example: kvledger key grant auditor-2.pub --role auditor --label "second auditor"
+    """
+    from kvledger.command.audit import public_key_of
+
+    key = public_key_of(public_key)
+    roles = tuple(dict.fromkeys(_role(one) for one in role))
+    number = asyncio.run(_say(load_settings(), Granted(public_key=key, roles=roles, label=label)))
+    _told(key, number, as_json, f"granted: {', '.join(roles)}")
+
+
+def revoke(
+    key: Annotated[
+        str, typer.Argument(help="a key's id as `key list` shows it, its 64 hex characters, or a file")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Revoke a key: nothing it signs from now on counts, what it signed before stands. The key that began the log can't
+    be revoked. Needs the operator's key.
+
+    Example: kvledger key revoke 8f2a61c0d4b7e913
+    """
+    settings = load_settings()
+    public_key, number = asyncio.run(_revoke(settings, key))
+    _told(public_key, number, as_json, "revoked")
+
+
+def rows_of(registry: Registry, home: Path) -> list[dict[str, object]]:
+    """Every key that the log has ever granted anything; `here`: the role whose key file this is."""
+    from events.signing import key_id
+    from kvledger.keyfile import public_key_path
+
+    mine: dict[str, str] = {}
+    for role in Role:
+        path = public_key_path(home, role)
+        if path.is_file():
+            mine[key_id(bytes.fromhex(path.read_text().strip()))] = role.value
+    return [
+        {
+            "key": key,
+            "public_key": known.public_key.hex(),
+            "roles": sorted(role.value for role in known.roles),
+            "revoked_at": known.revoked_at,
+            "here": mine.get(key),
+        }
+        for key, known in registry.grants.items()
+    ]
+
+
+def _told(key: bytes, number: int, as_json: bool, what: str) -> None:
+    from events.signing import key_id
+
+    if as_json:
+        typer.echo(json.dumps({"key": key_id(key), "number": number}))
+    else:
+        typer.echo(f"key {key_id(key)}: {what} (control record {number})")
+
+
+def _role(text: str) -> Role:
+    try:
+        return Role(text)
+    except ValueError as error:
+        raise _usage(f"{text!r} is none of {', '.join(role.value for role in Role)}") from error
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, advice="kvledger key --help", exit_code=ExitCode.USAGE)
+
+
+async def _say(settings: Settings, body: Granted | Revoked) -> int:
+    from kvledger.control import or_unavailable, write_once
+
+    done = await or_unavailable(lambda: write_once(settings, Role.OPERATOR, body, principal="cli"))
+    return done.number
+
+
+async def _revoke(settings: Settings, key: str) -> tuple[bytes, int]:
+    from events.ids import KeyId
+    from kvledger.command.audit import public_key_of
+    from kvledger.control import connection, or_unavailable, read_registry
+
+    registry = await or_unavailable(lambda: read_registry(connection(settings)))
+    known = registry.grants.get(KeyId(key))
+    public_key = known.public_key if known is not None else public_key_of(key)
+    found = next((one for one in registry.grants.values() if one.public_key == public_key), None)
+    if found is None:
+        raise _usage("the log has granted this key nothing; kvledger key list")
+    if found.revoked_at is not None:
+        raise CommandError(f"this key was revoked by control record {found.revoked_at}")
+    if registry.operator is not None and registry.grants[registry.operator].public_key == public_key:
+        raise CommandError(
+            "the key that began the log can't be revoked", advice="begin a new log; docs/keys.md says why"
+        )
+    return public_key, await _say(settings, Revoked(public_key=public_key))
+
+
+async def _rotate(settings: Settings, role: Role, *, lost: bool) -> dict[str, object]:
+    """The new key is on disk before it is granted, and in its place before the old one is revoked, so that there is
+    a key that counts at every step. The old public key stays on disk until it is revoked."""
+    from events.signing import Signer
+    from kvledger.control import connection, or_unavailable, read_registry
+    from kvledger.keyfile import KeyFileError, key_path, load_signer, public_key_path, write_private
+
+    if role is Role.OPERATOR:
+        raise _usage("the operator's key began the log and can't be rotated; grant a second one instead")
+    path, public = key_path(settings.home, role), public_key_path(settings.home, role)
+    waiting, old = path.with_suffix(".next"), path.with_suffix(".old")
+    if not old.exists():
+        try:
+            before = load_signer(settings.home, role).public_key.hex()
+        except KeyFileError:
+            if not lost:
+                raise
+            before = public.read_text().strip() if public.is_file() else ""
+        if not before:
+            names = f"neither {path.name} nor {public.name}"
+            raise _usage(f"there is {names}: revoke the old key by its id, then run `kvledger up`")
+        write_private(old, before + "\n")
+    if not waiting.exists():
+        write_private(waiting, secrets.token_bytes(32).hex() + "\n")
+    seed = waiting.read_text().strip()
+    signer = Signer.from_seed(bytes.fromhex(seed))
+    registry = await or_unavailable(lambda: read_registry(connection(settings)))
+    if signer.id not in registry.grants:
+        await _say(
+            settings, Granted(public_key=signer.public_key, roles=(role,), label=f"local {role.value}")
+        )
+    write_private(path, seed + "\n")
+    write_private(public, signer.public_key.hex() + "\n")
+    former = bytes.fromhex(old.read_text().strip())
+    revoked = next(
+        (
+            key
+            for key, known in registry.grants.items()
+            if known.public_key == former and known.revoked_at is None
+        ),
+        None,
+    )
+    if revoked is not None and former != signer.public_key:
+        await _say(settings, Revoked(public_key=former))
+    old.unlink()
+    waiting.unlink()
+    return {"role": role.value, "key": signer.id, "revoked": revoked}
 
 
 def ensure_keys(home: Path) -> None:
@@ -49,7 +259,7 @@ async def _ensure_grants(settings: Settings) -> None:
                         partitions=settings.partitions,
                     )
                 )
-            for role in (Role.ENROLMENT, Role.CONTROL, Role.SUPERVISOR, Role.AUDITOR):
+            for role in GRANTED_ROLES:
                 if signers[role].id not in registry.grants:
                     await writer.append(
                         Granted(

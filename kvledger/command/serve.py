@@ -145,7 +145,7 @@ def make_config(
     from indexer.service.credential import load_credentials
     from indexer.store import Snapshot
     from kvledger.control import connection
-    from kvledger.keyfile import KeyFileError, load_ring, load_signer
+    from kvledger.keyfile import PROOFS, KeyFileError, load_ring, load_signer
 
     signers = {}
     for role in (Role.CONTROL, Role.ENROLMENT):
@@ -180,6 +180,7 @@ def make_config(
             load_snapshot=snapshot if url is not None else None,
             canary=canary,
             peers=peers,
+            proofs=settings.home / PROOFS,
         )
     except ServiceConfigError as error:
         raise CommandError(

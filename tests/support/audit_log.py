@@ -12,7 +12,7 @@ from auditor.record import read_record
 from auditor.registry import ControlFold
 from auditor.verdict import judge
 from events.chain import CONTROL_HASH_START, MODULUS, advance_control_hash, sha256
-from events.codec import encode_batch
+from events.codec import decode_control, encode_batch
 from events.ids import Capability, CopyState, GroupKind, InvalidateReason, Inventory, Lineage, Role, Tier
 from events.keyring import KeyRing
 from events.model.audit import PartitionPosition
@@ -26,6 +26,7 @@ from events.model.control import (
     Fenced,
     Registered,
     Scope,
+    SubjectScope,
     TenantScope,
 )
 from events.model.part import (
@@ -68,6 +69,8 @@ class AuditLog:
     events: dict[int, list[RawEvent]] = field(default_factory=dict)
     hooks: list[HookStub] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
+    bound: set[bytes] | None = field(default_factory=set)
+    """Leaves that kv.subjects binds to the subject of a request; None: nobody has read it."""
 
     def __post_init__(self) -> None:
         for domain, tenant in DOMAINS.items():
@@ -79,6 +82,11 @@ class AuditLog:
     def delete(self, scope: Scope | None = None) -> int:
         body = DeletionRequested(scope=scope or TenantScope(tenant="acme"), requester="test")
         return self.say(body, Role.CONTROL)
+
+    def scope_of(self, request: int) -> Scope:
+        body = decode_control(self.control.records[request][0]).body
+        assert isinstance(body, DeletionRequested)
+        return body.scope
 
     def nonce(self, request: int) -> int:
         return self.say(AuditNonce(request=request, nonce=f"n{len(self.control.records)}"), Role.AUDITOR)
@@ -132,6 +140,9 @@ class AuditLog:
         keys = {domain: RING[domain].alias_key for domain in known}
         evidence = Evidence(registry.requests[request], registry, keys, verify)
         evidence.partition_starts = self.starts
+        scope = evidence.request.scope
+        if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
+            evidence.bound = frozenset(self.bound)
         for partition, records in sorted(self.events.items()):
             for offset, raw in enumerate(records):
                 if offset >= self.starts.get(partition, 0):

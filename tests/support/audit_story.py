@@ -14,6 +14,8 @@ from events.model.control import (
     HolderEnrolled,
     HoldSet,
     IdsScope,
+    InventoryMember,
+    InventoryStated,
     PrefixScope,
     ProfileScope,
     Scope,
@@ -51,7 +53,15 @@ class Story:
             self.born(worker)
         for _ in range(self.rng.randrange(8)):
             self.step()
+        if self.wrong(0.4):
+            self.inventory("w0", "w10")
         self.request = self.log.delete(self.scope())
+        if isinstance(scope := self.log.scope_of(self.request), SubjectScope):
+            self.log.bound = set(scope.leaves or ())
+            if self.wrong(0.4):
+                self.log.bound = None
+            elif self.rng.random() < 0.4:
+                self.log.bound.add(block("acme", self.rng.randrange(12)))
         for _ in range(self.rng.randrange(10)):
             self.step()
         if self.rng.random() < 0.85:
@@ -72,6 +82,9 @@ class Story:
             DomainScope(domain="acme"),
             SubjectScope(domain="acme", subject="eu"),
             SubjectScope(domain="acme", subject="nobody"),
+            SubjectScope(domain="acme", subject="eu", pseudonym=bytes(32), leaves=ids, bound_to=2),
+            SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=ids[1:]),
+            SubjectScope(domain="acme", subject="eu", pseudonym=bytes(32), bound_to=0),
             PrefixScope(domain="acme", ids=ids),
             IdsScope(domain="acme", ids=ids),
             ProfileScope(profile=bytes.fromhex(profile_digest(PROFILE))),
@@ -212,10 +225,19 @@ class Story:
             self.log.say(body, Role.ENROLMENT)
 
     def hold(self, hook: HookStub) -> None:
-        if self.rng.random() < 0.5:
+        dice = self.rng.random()
+        if dice < 0.2:
+            self.inventory("w0", *self.rng.sample(["w10", "w7"], self.rng.randrange(3)))
+        elif dice < 0.4:
             self.log.say(HoldSet(hold="h", domain="acme", reason="court"), Role.CONTROL)
+        elif dice < 0.6:
+            self.log.say(HoldSet(hold="t", tenant="acme", reason="court"), Role.CONTROL)
         else:
             self.log.say(DomainAdmitted(domain="umbrella", tenant="acme"), Role.CONTROL)
+
+    def inventory(self, *workers: str) -> None:
+        members = tuple(InventoryMember(worker=name, pod="u" if name == "w7" else None) for name in workers)
+        self.log.say(InventoryStated(source="k8s", members=members), Role.SUPERVISOR)
 
     def loose(self, hook: HookStub) -> None:
         hook.write(Orphans(holder="gpu", orphans=self.rng.randrange(2), unassigned=self.rng.randrange(2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -55,6 +56,7 @@ def service(
     world: World | None = None,
     connections: ConnectionLimits | None = None,
     max_watchers: int = 64,
+    proofs: Path | None = None,
 ) -> LookupService:
     """A service over the world's fleet as it is now; by default one worker that holds ten blocks."""
     if world is None:
@@ -71,6 +73,7 @@ def service(
         max_order_bytes=10_000,
         connections=connections or ConnectionLimits(),
         max_watchers=max_watchers,
+        proofs=proofs,
     )
     clock = world
     made = LookupService(config, monotonic_ns=lambda: clock.now_ns, wall_ms=lambda: 1_700_000_000_000)

@@ -8,12 +8,16 @@ from events.model.control import (
     DomainAdmitted,
     DomainCreated,
     DomainScope,
+    HoldReleased,
+    HoldSet,
     IdsScope,
+    InventoryMember,
+    InventoryStated,
     PrefixScope,
     ProfileScope,
     SubjectScope,
 )
-from tests.support.deletion_case import PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
+from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
 
 
@@ -36,17 +40,59 @@ def test_a_tenant_in_somebody_elses_shared_domain_cannot_be_proven_gone() -> Non
     assert reasons(fleet.verdict()) == {VerdictReason.SHARED_DOMAIN}
 
 
-def test_a_subject_is_its_sub_domain_and_bound_leaves_are_not_evaluated() -> None:
+def test_a_subject_is_its_sub_domain() -> None:
     fleet = Fleet()
-    request = fleet.log.delete(SubjectScope(domain="acme", subject="eu"))
+    request = fleet.log.delete(SubjectScope(domain="acme", subject="eu", pseudonym=bytes(32)))
     for hook in (fleet.a, fleet.b):
         hook.obey(request, "acme/eu")
     nonce = fleet.log.nonce(request)
     for hook in (fleet.a, fleet.b):
         hook.ack(request, "acme/eu", nonce=nonce)
     assert fleet.log.verdict(request).kind is PROVEN
-    other = fleet.log.delete(SubjectScope(domain="acme", subject="us"))
-    assert VerdictReason.NOT_EVALUATED in reasons(fleet.log.verdict(other))
+    fleet.log.bound = None
+    assert reasons(fleet.log.verdict(request)) == {VerdictReason.NOT_EVALUATED}
+    fleet.log.bound = {fleet.old[0]}
+    assert reasons(fleet.log.verdict(request)) == {VerdictReason.SCOPE_UNDECIDABLE}
+    nobody = fleet.log.delete(SubjectScope(domain="acme", subject="us"))
+    assert VerdictReason.SCOPE_UNDECIDABLE in reasons(fleet.log.verdict(nobody))
+
+
+def test_a_subject_is_its_bound_leaves_and_what_descends_from_them() -> None:
+    fleet = Fleet()
+    fleet.log.bound = {fleet.old[1]}
+    scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],), bound_to=1)
+    request = fleet.log.delete(scope)
+    assert scoped(fleet, request, fleet.old[1:]).kind is PROVEN
+    fleet.a.store("acme", 3, parent=fleet.old[1], admitted=request - 1)
+    assert fleet.log.verdict(request).kind is REFUTED
+
+
+def test_a_leafs_ancestors_are_not_the_subjects() -> None:
+    fleet = Fleet()
+    fleet.log.bound = {fleet.old[1]}
+    request = fleet.log.delete(
+        SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],))
+    )
+    verdict = scoped(fleet, request, fleet.old[2:])
+    assert (verdict.kind, verdict.counterexamples[0].ids) == (REFUTED, (fleet.old[1].hex(),))
+
+
+def test_a_leaf_that_was_bound_too_late_is_never_passed_over() -> None:
+    """Its old copies can't be told from others; the new ones harm nothing."""
+    fleet = Fleet()
+    scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[2],))
+    request = fleet.log.delete(scope)
+    fleet.log.bound = {fleet.old[2], fleet.old[1]}
+    verdict = scoped(fleet, request, fleet.old[2:])
+    assert (verdict.kind, reasons(verdict)) == (UNPROVABLE, {VerdictReason.SCOPE_UNDECIDABLE})
+    assert "again" in verdict.reasons[0].cure
+    fleet = Fleet()
+    request = fleet.log.delete(
+        SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[2],))
+    )
+    late = fleet.a.store("acme", "after", parent=fleet.old[0])
+    fleet.log.bound = {fleet.old[2], late[0]}
+    assert scoped(fleet, request, fleet.old[2:]).kind is PROVEN
 
 
 def scoped(fleet: Fleet, request: int, removed: list[bytes]) -> Verdict:
@@ -114,3 +160,46 @@ def test_another_tenants_records_decide_nothing_here() -> None:
     fleet.a.write(parts={"umbrella": [fleet.a.statement("umbrella", claimed=[block("forged")])]})
     after = fleet.verdict()
     assert (before.kind, after.kind) == (PROVEN, PROVEN)
+
+
+def test_a_member_of_an_outside_inventory_that_nobody_registered_is_missed() -> None:
+    fleet = Fleet()
+    members = [InventoryMember(worker="w0"), InventoryMember(worker="w10")]
+    fleet.log.say(InventoryStated(source="k8s", members=tuple(members)), Role.SUPERVISOR)
+    later = fleet.log.delete()
+    fleet.request = later
+    fleet.finish()
+    verdict = fleet.verdict()
+    assert (verdict.kind, reasons(verdict)) == (PENDING, {VerdictReason.MEMBERSHIP_INCOMPLETE})
+    fleet.log.say(InventoryStated(source="k8s", members=tuple(members)), Role.SUPERVISOR)
+    verdict = fleet.verdict()
+    assert verdict.kind is PROVEN
+    assert any(one.startswith("membership: inventory of 2 by k8s") for one in verdict.assumptions)
+    for stranger in (InventoryMember(worker="w7"), InventoryMember(worker="w0", pod="another-uid")):
+        before = list(fleet.log.control.records)
+        fleet.log.say(InventoryStated(source="k8s", members=(*members, stranger)), Role.SUPERVISOR)
+        verdict = fleet.verdict()
+        assert (verdict.kind, reasons(verdict)) == (UNPROVABLE, {VerdictReason.MEMBERSHIP_INCOMPLETE})
+        fleet.log.control.records[:] = before
+
+
+def test_an_inventory_without_the_supervisors_role_counts_for_nothing() -> None:
+    fleet = Fleet()
+    fleet.log.say(InventoryStated(source="me", members=()), Role.CONTROL)
+    fleet.finish()
+    verdict = fleet.verdict()
+    assert reasons(verdict) == {VerdictReason.SIGNATURE_INVALID}
+    assert "membership: self-declared" in verdict.assumptions
+
+
+def test_a_tenants_hold_makes_its_request_wait_and_says_so() -> None:
+    fleet = Fleet()
+    fleet.log.say(HoldSet(hold="case-7", tenant="acme", reason="court"), Role.CONTROL)
+    verdict = fleet.verdict()
+    waiting = [one for one in verdict.reasons if one.condition == "P2"]
+    assert (verdict.kind, {one.reason for one in waiting}) == (PENDING, {VerdictReason.FRONTIER_BEHIND})
+    assert all("held: legal hold case-7" in one.detail for one in waiting)
+    assert all("hold release case-7" in one.cure for one in waiting)
+    fleet.log.say(HoldReleased(hold="case-7"), Role.CONTROL)
+    fleet.finish()
+    assert fleet.verdict().kind is PROVEN

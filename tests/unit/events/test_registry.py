@@ -165,6 +165,21 @@ def test_limits_and_holds_follow_the_newest_record() -> None:
     assert not folded(log).held("a")
 
 
+def test_a_tenants_hold_stands_on_all_its_domains_later_ones_too() -> None:
+    log = ControlLog()
+    log.append(DomainCreated(domain="a", tenant="t"), Role.CONTROL)
+    log.append(HoldSet(hold="h1", tenant="t", reason="case 7"), Role.CONTROL)
+    log.append(HoldSet(hold="h2", domain="a", reason="case 8"), Role.CONTROL)
+    log.append(DomainCreated(domain="t/late", tenant="t"), Role.CONTROL)
+    log.append(DomainCreated(domain="b", tenant="other"), Role.CONTROL)
+    registry = folded(log)
+    assert [hold.body.hold for hold in registry.holds_on("a")] == ["h1", "h2"]
+    assert (registry.held("t/late"), registry.held("b"), registry.held("nowhere")) == (True, False, False)
+    log.append(HoldReleased(hold="h1"), Role.CONTROL)
+    registry = folded(log)
+    assert (registry.held("a"), registry.held("t/late")) == (True, False)
+
+
 def test_a_record_of_another_log_or_before_genesis_is_ignored() -> None:
     log = ControlLog()
     foreign = ControlLog(log="other")

@@ -33,6 +33,14 @@ PROFILE = "ab" * 32
         (DomainScope(domain="d"), "d/alice", "t", False),
         (SubjectScope(domain="d", subject="alice"), "d/alice", "t", True),
         (SubjectScope(domain="d", subject="alice"), "d", "t", False),
+        (SubjectScope(domain="d", subject="alice", pseudonym=bytes(32), leaves=(CHAIN[0],)), "d", "t", True),
+        (
+            SubjectScope(domain="d", subject="alice", pseudonym=bytes(32), leaves=(CHAIN[0],)),
+            "d/alice",
+            "t",
+            True,
+        ),
+        (SubjectScope(domain="d", subject="alice", pseudonym=bytes(32), leaves=(CHAIN[0],)), "e", "t", False),
         (PrefixScope(domain="d", ids=(CHAIN[0],)), "d", "t", True),
         (IdsScope(domain="d", ids=(CHAIN[0],)), "e", "t", False),
         (ProfileScope(profile=bytes(32)), "any", None, True),
@@ -50,12 +58,19 @@ def test_domains_covered(scope: Scope, domain: str, owner: str | None, covered: 
         (PrefixScope(domain="d", ids=tuple(CHAIN[:3])), 2),
         (IdsScope(domain="d", ids=(CHAIN[4], CHAIN[1])), 1),
         (IdsScope(domain="d", ids=(bytes(15) + b"x",)), 5),
+        (SubjectScope(domain="d", subject="alice", pseudonym=bytes(32), leaves=(CHAIN[3],)), 3),
         (ProfileScope(profile=bytes.fromhex(PROFILE)), 0),
         (ProfileScope(profile=bytes(32)), 5),
     ],
 )
 def test_everything_behind_the_first_block_in_scope_is_hidden(scope: Scope, visible: int) -> None:
-    assert visible_length(scope, CHAIN, PROFILE) == visible
+    assert visible_length(scope, "d", CHAIN, PROFILE) == visible
+
+
+def test_a_subjects_own_sub_domain_is_hidden_whole_and_its_leaves_elsewhere() -> None:
+    scope = SubjectScope(domain="d", subject="alice", pseudonym=bytes(32), leaves=(CHAIN[3],))
+    assert visible_length(scope, "d/alice", CHAIN, PROFILE) == 0
+    assert visible_length(scope, "d", CHAIN, PROFILE) == 3
 
 
 @given(st.lists(st.integers(0, (1 << 62) - 1), max_size=20), st.integers(0, (1 << 62) - 1))

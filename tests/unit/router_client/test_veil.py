@@ -36,6 +36,7 @@ def some_scope(chance: random.Random) -> Any:
             TenantScope(tenant="default"),
             TenantScope(tenant="acme"),
             SubjectScope(domain="default", subject="x"),
+            SubjectScope(domain="default", subject="x", pseudonym=bytes(32), leaves=(CHAIN[cut - 1],)),
             PrefixScope(domain="default", ids=tuple(CHAIN[:cut])),
             PrefixScope(domain="default", ids=tuple(CHAIN[:cut])),
             IdsScope(domain="default", ids=(CHAIN[cut - 1],)),
@@ -53,7 +54,7 @@ def defined_length(world: World, hook: Hook) -> int:
         standing = state.standings.get((hook.alias(), order.number))
         discharged = standing is not None and standing.discharged
         if not discharged and covers_domain(order.scope, "default", world.registry.owner("default")):
-            length = min(length, visible_length(order.scope, CHAIN, profile_digest(PROFILE)))
+            length = min(length, visible_length(order.scope, "default", CHAIN, profile_digest(PROFILE)))
     return length
 
 

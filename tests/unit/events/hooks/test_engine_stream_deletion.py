@@ -100,6 +100,16 @@ def test_a_subject_is_its_sub_domain(folded: FoldedStream) -> None:
     assert names(found) == NAMELESS | {(h(41), "acme/anna")}
 
 
+def test_a_subjects_leaves_are_taken_with_all_below_them_and_its_sub_domain_whole(
+    folded: FoldedStream,
+) -> None:
+    folded.events(stored(41, salt=salt("acme/anna")))
+    leaf = ids(1, 2, domain="acme")[1]
+    scope = SubjectScope(domain="acme", subject="anna", pseudonym=bytes(32), leaves=(leaf,))
+    found = folded.stream.in_scope(scope, ["acme", "acme/anna"])
+    assert names(found) == NAMELESS | {(h(2), "acme"), (h(3), "acme"), (h(41), "acme/anna")}
+
+
 def test_a_prefix_takes_all_descendants_with_it(folded: FoldedStream) -> None:
     scope = PrefixScope(domain="acme", ids=tuple(ids(1, 2, domain="acme")))
     assert names(folded.stream.in_scope(scope, ["acme"])) == NAMELESS | {(h(2), "acme"), (h(3), "acme")}

@@ -1,0 +1,64 @@
+"""Which leaves a data subject's `subject_bound` records name. Pure; writers and readers share it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from events.codec import decode_subject
+from events.errors import DecodeError
+from events.ids import Role
+from events.signing import Verify
+
+MAX_LEAVES = 40_000
+"""Leaves of one subject that a request can name: its record must stay below the limit of a record's size."""
+_PSEUDONYM = re.compile(r"^[0-9a-f]{64}$")
+
+
+class Granted(Protocol):
+    """A grant of either fold of `kv.control`."""
+
+    @property
+    def public_key(self) -> bytes: ...
+
+    @property
+    def roles(self) -> frozenset[Role]: ...
+
+
+def given_pseudonym(subject: str) -> bytes | None:
+    """The pseudonym itself, if that is what somebody gave instead of a name."""
+    return bytes.fromhex(subject) if _PSEUDONYM.match(subject) else None
+
+
+@dataclass(slots=True)
+class Bindings:
+    """Collects one subject's leaves from the raw records of `kv.subjects`, whose order doesn't matter. A record
+    counts if a key signed it that holds the control role, or held it: a word too many only widens a scope."""
+
+    domain: str
+    pseudonym: bytes
+    keys: tuple[bytes, ...]
+    verify: Verify
+    leaves: set[bytes] = field(default_factory=set)
+    ignored: int = 0
+
+    @classmethod
+    def of(cls, domain: str, pseudonym: bytes, grants: Iterable[Granted], verify: Verify) -> Bindings:
+        keys = tuple(grant.public_key for grant in grants if Role.CONTROL in grant.roles)
+        return cls(domain, pseudonym, keys, verify)
+
+    def take(self, value: bytes, signature: bytes | None) -> None:
+        """One record; what nobody signed or nobody can read is counted as ignored."""
+        try:
+            record = decode_subject(value)
+        except DecodeError:
+            self.ignored += 1
+            return
+        if record.subject != self.pseudonym or record.domain != self.domain:
+            return
+        if signature is None or not any(self.verify(key, signature, value) for key in self.keys):
+            self.ignored += 1
+            return
+        self.leaves.update(record.leaves)

@@ -1,0 +1,312 @@
+"""`kvledger attest k8s|exit|destroyed|inventory`: a supervisor's word on what has ended and on who there is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode, plain
+from kvledger.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from events.fold.registry import Registry
+    from events.model.control import InventoryMember
+    from kvledger.attesting import Attester, EngineEnd
+    from kvledger.cluster import ClusterAddress
+
+M = TypeVar("M")
+OPERATOR = "operator"
+WORKER_LABEL = "kvledger.io/worker"
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Api = Annotated[str | None, typer.Option(help="URL of the API server; default: the cluster this runs in")]
+TokenFile = Annotated[Path | None, typer.Option(help="bearer token; default: the pod's service account")]
+CaFile = Annotated[Path | None, typer.Option(help="CA of the API server; default: the service account's")]
+Namespace = Annotated[str | None, typer.Option(help="this namespace alone; default: all")]
+Selector = Annotated[str | None, typer.Option(help="label selector of the engines' pods")]
+Evidence = Annotated[str, typer.Option(help="what it rests on, for people; it is kept in the log")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, help="A supervisor's word: what has ended, what was destroyed, who there is."
+    )
+    group.command("k8s")(k8s)
+    group.command("exit")(exit_)
+    group.command("destroyed")(destroyed)
+    group.command("inventory")(inventory)
+    app.add_typer(group, name="attest")
+
+
+def k8s(
+    api: Api = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    namespace: Namespace = None,
+    selector: Selector = None,
+    once: Annotated[bool, typer.Option("--once", help="look once instead of watching for ever")] = False,
+) -> None:
+    """Watch a cluster's pods and attest the end of engine lives whose container has terminated.
+
+    Hooks register the pod they run in when KVLEDGER_POD_UID, KVLEDGER_CONTAINER and, best, KVLEDGER_CONTAINER_ID are
+    set. A pod that was only deleted, without a terminated status, is not death. Needs the supervisor key, and the right
+    to list and watch pods.
+
+    Example: kvledger attest k8s --namespace llm --selector app=vllm
+    """
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("aiokafka", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    address = address_of(api, token_file, ca_file, namespace, selector)
+    count = asyncio.run(_watch(load_settings(), address, once=once))
+    if once:
+        typer.echo(f"{count} engine lives are attested to be over")
+
+
+def exit_(
+    worker: Annotated[str, typer.Argument(help="the worker's name")],
+    engine_life: Annotated[str, typer.Argument(help="the life that ended, as `audit run` names it")],
+    evidence: Evidence,
+    as_json: Json = False,
+) -> None:
+    """State as an operator that an engine life ended, and its memory with it. The proof names you as the one whose word
+    it rests on; a life that stores anything afterwards is not over, whatever was stated.
+
+    Example: kvledger attest exit w0 life-7 --evidence "host decommissioned, ticket 88"
+    """
+    from events.ids import Role
+    from events.model.control import ExitAttested
+    from kvledger.control import or_unavailable, write_once
+
+    body = _made(
+        lambda: ExitAttested(worker=worker, engine_life=engine_life, attester=OPERATOR, evidence=evidence)
+    )
+
+    def check(registry: Registry) -> None:
+        lives = sorted(
+            {r.body.engine_life for r in registry.registrations.values() if r.body.worker == worker}
+        )
+        if engine_life not in lives:
+            known = ", ".join(lives[-5:]) or "none"
+            raise _usage(f"{worker} has registered no engine life {engine_life}; its newest are {known}")
+        if (worker, engine_life) in registry.exits:
+            raise CommandError(f"the end of {worker}'s engine life {engine_life} is attested already")
+
+    settings = load_settings()
+    done = asyncio.run(
+        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR, check=check))
+    )
+    document = {"worker": worker, "engine_life": engine_life, "number": done.number}
+    line = f"the end of {worker}'s engine life {engine_life} is attested (control record {done.number})"
+    typer.echo(json.dumps(document) if as_json else line)
+
+
+def destroyed(
+    durable_id: Annotated[str, typer.Argument(help="the store's name")],
+    evidence: Evidence,
+    as_json: Json = False,
+) -> None:
+    """State that a durable store was destroyed with all that it held; nothing in it counts ever again.
+
+    Example: kvledger attest destroyed w0-disk --evidence "shredded, certificate 17"
+    """
+    from events.ids import Role
+    from events.model.control import HolderDestroyed
+    from kvledger.control import or_unavailable, write_once
+
+    body = _made(lambda: HolderDestroyed(durable_id=durable_id, evidence=evidence))
+
+    def check(registry: Registry) -> None:
+        if durable_id in registry.destroyed:
+            raise CommandError(f"{durable_id} is destroyed already")
+
+    settings = load_settings()
+    done = asyncio.run(
+        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR, check=check))
+    )
+    line = f"{durable_id} is destroyed (control record {done.number})"
+    typer.echo(json.dumps({"durable_id": durable_id, "number": done.number}) if as_json else line)
+
+
+def inventory(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="JSON {source, members: [{worker, pod?}]}, or a worker's name on each line"),
+    ] = None,
+    from_k8s: Annotated[
+        bool, typer.Option("--k8s", help="take the cluster's pods instead of a file")
+    ] = False,
+    by_pod: Annotated[
+        bool,
+        typer.Option("--by-pod", help="with --k8s: each pod's UID must be registered, not just its name"),
+    ] = False,
+    worker_label: Annotated[
+        str,
+        typer.Option(help="with --k8s: label that names the worker; a pod without it goes by its own name"),
+    ] = WORKER_LABEL,
+    api: Api = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    namespace: Namespace = None,
+    selector: Selector = None,
+    as_json: Json = False,
+) -> None:
+    """State who there is by the word of somebody outside, signed, in kv.control. From then on every deletion wants an
+    inventory stated behind it, and is unprovable while a member of one has not registered.
+
+    Example: kvledger attest inventory --k8s --namespace llm --selector app=vllm
+    """
+    from events.ids import Role
+    from events.model.control import InventoryStated
+    from kvledger.control import or_unavailable, write_once
+
+    if from_k8s == (file is not None):
+        raise _usage("give a file, or --k8s")
+    if file is not None:
+        source, members = read_inventory(file)
+    else:
+        address = address_of(api, token_file, ca_file, namespace, selector)
+        source, members = "kubernetes", asyncio.run(_pods(address, worker_label, by_pod=by_pod))
+    body = _made(lambda: InventoryStated(source=source, members=tuple(members)))
+    settings = load_settings()
+    done = asyncio.run(
+        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR))
+    )
+    if as_json:
+        typer.echo(json.dumps({"source": source, "members": len(members), "number": done.number}))
+    else:
+        typer.echo(f"{len(members)} members by {source} (control record {done.number})")
+
+
+def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:
+    """(source, members) of a file. Raises CommandError naming the place that can't be read."""
+    from pydantic import ValidationError
+
+    from events.model.control import InventoryMember, InventoryStated
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _usage(f"{path} can't be read ({type(error).__name__})") from error
+    try:
+        if text.lstrip().startswith("{"):
+            stated = InventoryStated.model_validate_json(text)
+            return stated.source, list(stated.members)
+        names = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+        return "file", [InventoryMember(worker=name) for name in names]
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _usage(f"{path}: {where}: {plain(first['msg'])}") from error
+
+
+def address_of(
+    api: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    namespace: str | None,
+    selector: str | None,
+) -> ClusterAddress:
+    """Raises CommandError outside of a cluster if no address is given."""
+    from kvledger.cluster import ClusterAddress
+
+    inside = ClusterAddress.inside()
+    if api is None and inside is None:
+        raise CommandError(
+            "this process runs in no cluster",
+            advice="give --api URL, and --token-file and --ca-file",
+            exit_code=ExitCode.CONFIGURATION,
+        )
+    if api is not None or inside is None:
+        return ClusterAddress((api or "").rstrip("/"), token_file, ca_file, namespace, selector)
+    return ClusterAddress(
+        inside.url, token_file or inside.token_file, ca_file or inside.ca_file, namespace, selector
+    )
+
+
+async def _watch(settings: Settings, address: ClusterAddress, *, once: bool) -> int:
+    from events.ids import Role
+    from kvledger.attesting import Attester
+    from kvledger.cluster import ClusterError, connected
+    from kvledger.control import or_unavailable
+    from kvledger.keyfile import load_signer
+
+    load_signer(settings.home, Role.SUPERVISOR)  # without it nothing could be attested: say so now
+
+    def told(end: EngineEnd, number: int) -> None:
+        logging.getLogger("kvledger.attest").info(
+            "control record %d: %s is over: %s", number, end.worker, end.evidence
+        )
+
+    try:
+        async with connected(address) as cluster:
+            attester = Attester(settings, cluster, told=told)
+            try:
+                if once:
+                    return await or_unavailable(attester.once)
+                await _until_told(attester)
+                return 0
+            finally:
+                await attester.stop()
+    except ClusterError as error:
+        raise CommandError(str(error), exit_code=ExitCode.UNAVAILABLE) from error
+
+
+async def _until_told(attester: Attester) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    work, stopped = asyncio.create_task(attester.run()), asyncio.create_task(stop.wait())
+    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        work.result()
+    for task in (work, stopped):
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+
+
+async def _pods(address: ClusterAddress, label: str, *, by_pod: bool) -> list[InventoryMember]:
+    from events.model.control import InventoryMember
+    from kvledger.attesting import FINAL, uid_of
+    from kvledger.cluster import ClusterError, connected
+
+    try:
+        async with connected(address) as cluster:
+            pods, _ = await cluster.list()
+    except ClusterError as error:
+        raise CommandError(str(error), exit_code=ExitCode.UNAVAILABLE) from error
+    found: dict[tuple[str, str | None], None] = {}
+    for pod in pods:
+        metadata = pod.get("metadata") or {}
+        if (pod.get("status") or {}).get("phase") not in FINAL:
+            name = (metadata.get("labels") or {}).get(label) or metadata.get("name") or ""
+            found[str(name), uid_of(pod) if by_pod else None] = None
+    return [_made(partial(InventoryMember, worker=name, pod=uid)) for name, uid in found]
+
+
+def _made(make: Callable[[], M]) -> M:
+    """A record; what can't be one is a CommandError."""
+    from pydantic import ValidationError
+
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _usage(f"{where}: {plain(first['msg'])}") from error
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, advice="kvledger attest --help", exit_code=ExitCode.USAGE)

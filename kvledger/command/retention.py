@@ -1,0 +1,123 @@
+"""`kvledger retention set|list`: how long copies may stay, and how fast a deletion is to be proven."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvledger.failure import CommandError, ExitCode, plain
+from kvledger.settings import load_settings
+
+if TYPE_CHECKING:
+    from events.fold.registry import Registry
+
+PRINCIPAL = "cli"
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Retention: how long a tenant's copies may stay.")
+    group.command("set")(set_policy)
+    group.command("list")(list_policies)
+    app.add_typer(group, name="retention")
+
+
+def set_policy(
+    tenant: Annotated[str | None, typer.Option(help="every domain of this tenant, later ones too")] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="this domain alone; its policy goes before its tenant's")
+    ] = None,
+    retain_hours: Annotated[
+        float | None, typer.Option(help="no copy stays longer; at least a minute (0.017)")
+    ] = None,
+    prove_within_hours: Annotated[
+        float | None, typer.Option(min=0, help="deadline of deletion requests that name none")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="take the policy away")] = False,
+    as_json: Json = False,
+) -> None:
+    """Set a retention policy: the active controller then requests a deletion at once and once every period, and
+    each is proven like any other. A deletion takes all that was admitted before it, so the cache of the domain
+    begins anew with each period. A policy that isn't repeated here is replaced whole.
+
+    Example: kvledger retention set --tenant acme --retain-hours 24 --prove-within-hours 4
+    """
+    from pydantic import ValidationError
+
+    from events.ids import Role
+    from events.model.control import PolicySet
+    from kvledger.command.hold import unknown_place
+    from kvledger.control import or_unavailable, write_once
+
+    if none == (retain_hours is not None or prove_within_hours is not None):
+        raise _usage("give --retain-hours, --prove-within-hours or both, or --none alone")
+    try:
+        body = PolicySet(
+            domain=domain,
+            tenant=tenant,
+            retain_s=None if retain_hours is None else round(retain_hours * 3600),
+            prove_within_s=None if prove_within_hours is None else round(prove_within_hours * 3600),
+        )
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        what = ".".join(str(part) for part in first["loc"])
+        raise _usage(f"{what}: {plain(first['msg'])}" if what else plain(first["msg"])) from error
+    settings = load_settings()
+    done = asyncio.run(
+        or_unavailable(
+            lambda: write_once(
+                settings,
+                Role.CONTROL,
+                body,
+                principal=PRINCIPAL,
+                check=lambda registry: unknown_place(registry, domain, tenant),
+            )
+        )
+    )
+    if as_json:
+        typer.echo(json.dumps({**body.model_dump(mode="json", exclude={"kind"}), "number": done.number}))
+    else:
+        typer.echo(
+            f"{tenant or domain}: {_shown(body.retain_s, body.prove_within_s)} (control record {done.number})"
+        )
+
+
+def list_policies(as_json: Json = False) -> None:
+    """List the policies in force.
+
+    Example: kvledger retention list --json
+    """
+    from kvledger.control import connection, or_unavailable, read_registry
+
+    settings = load_settings()
+    rows = rows_of(asyncio.run(or_unavailable(lambda: read_registry(connection(settings)))))
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    if not rows:
+        typer.echo("no retention policy is set; `kvledger retention set --help`")
+    for row in rows:
+        where = f"tenant {row['tenant']}" if row["tenant"] else f"domain {row['domain']}"
+        typer.echo(f"{where}\t{_shown(row['retain_s'], row['prove_within_s'])}")
+
+
+def rows_of(registry: Registry) -> list[dict[str, object]]:
+    """Every policy that asks for something, tenants and domains by name."""
+    return [
+        {**policy.body.model_dump(mode="json", exclude={"kind"}), "number": policy.number}
+        for _, policy in sorted(registry.policies.items())
+        if policy.body.retain_s is not None or policy.body.prove_within_s is not None
+    ]
+
+
+def _shown(retain_s: object, prove_within_s: object) -> str:
+    kept = "kept for ever" if retain_s is None else f"kept for {retain_s} s"
+    proven = "no deadline" if prove_within_s is None else f"proven within {prove_within_s} s"
+    return f"{kept}, {proven}"
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, advice="kvledger retention set --help", exit_code=ExitCode.USAGE)
