@@ -66,6 +66,10 @@ class Index:
                 command, env=environment(self.home), stdout=log, stderr=log
             )
 
+    def bridge_of(self, engine: LiveEngine) -> subprocess.Popen[bytes] | None:
+        """The process of the bridge beside an engine, also one that has ended."""
+        return self._bridges.get(engine.name)
+
     def unbridge_all(self) -> None:
         for name in list(self._bridges):
             self.unbridge(name)
@@ -95,13 +99,7 @@ class Index:
     def _ask(self, worker: str, tokens: Sequence[int], domain: str, basis: str) -> tuple[Found, float | None]:
         """An answer, and the moment that it speaks of."""
         asked_s = time.monotonic()
-        body: dict[str, Any] = {
-            "profile": MODEL,
-            "token_ids": list(tokens),
-            "domain": domain,
-            "candidates": [worker],
-        }
-        body |= {"max_staleness_ms": 2_000, "basis": basis, "min_coverage": 0}
+        body = self._question(worker, tokens, domain, basis)
         answer = self._http.post(f"{self.url}/v1/lookup", json=body)
         document: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
         excluded = document.get("excluded", [])
@@ -113,6 +111,31 @@ class Index:
                 found = Found(count // BLOCK, count, str(match["basis"]), complete)
                 return found, asked_s - float(match["staleness_ms"]) / 1_000
         return Found(0, 0, None, complete, why), None
+
+    def asked(self, worker: str, tokens: Sequence[int], domain: str) -> tuple[Found, float | None]:
+        """What is said of a worker now, and the moment that it speaks of; None: of none."""
+        return self._ask(worker, tokens, domain, "published")
+
+    def in_doubt(self, worker: str, tokens: Sequence[int], domain: str) -> bool:
+        """Whether the index, asked why its match is no longer, says that the next block may or may not be there."""
+        body = self._question(worker, tokens, domain, "published")
+        document = self._http.post(f"{self.url}/v1/explain", json=body).json()
+        stops = [
+            group["stop"]
+            for row in document.get("workers", [])
+            for profile in row["profiles"]
+            for group in profile["groups"]
+        ]
+        return any(stop is not None and stop["reason"] == "not_committed" for stop in stops)
+
+    def _question(self, worker: str, tokens: Sequence[int], domain: str, basis: str) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "profile": MODEL,
+            "token_ids": list(tokens),
+            "domain": domain,
+            "candidates": [worker],
+        }
+        return body | {"max_staleness_ms": 2_000, "basis": basis, "min_coverage": 0}
 
     def standing(self, worker: str, tokens: Sequence[int], domain: str) -> Found:
         """What is said of a worker now, however old it is."""

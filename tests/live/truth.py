@@ -47,6 +47,8 @@ class HashTap:
 
     def _run(self) -> None:
         socket = self._context.socket(zmq.SUB)
+        # A listener that was slow for a moment must not know less than what it judges.
+        socket.set_hwm(0)
         socket.subscribe(b"")
         socket.connect(self._engine.endpoint)
         while not self._stopped:
