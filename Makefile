@@ -6,7 +6,7 @@ ARGS :=
 VLLM_VENV := .venv-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo soak soundness faults test lint format lock clean venv live-vllm
+.PHONY: help demo soak soundness faults test lint format lock clean venv live-vllm live-vllm-hour
 
 help:
 	@echo "make demo    run a real request trace through everything, on this machine"
@@ -15,6 +15,7 @@ help:
 	@echo "             interleaving of a small deletion: an hour; make soak does it too"
 	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
 	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 25 minutes"
+	@echo "make live-vllm-hour  an hour of two of them under load, bridges and broker killed all the while"
 	@echo "make test    check and test everything"
 	@echo "make lint    only the static checks"
 	@echo "make format  lay out the code"
@@ -40,6 +41,10 @@ faults: venv
 live-vllm: venv
 	@sh .ci/vllm $(VLLM_VENV)
 	@$(BIN)/python -m tests.live --venv $(VLLM_VENV) $(ARGS)
+
+live-vllm-hour: venv
+	@sh .ci/vllm $(VLLM_VENV)
+	@$(BIN)/python -m tests.live.endurance --venv $(VLLM_VENV) $(ARGS)
 
 test: lint
 	@$(BIN)/python -m pytest $(ARGS)

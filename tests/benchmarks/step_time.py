@@ -13,7 +13,6 @@ import itertools
 import json
 import random
 import statistics
-import struct
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from events.hooks.agent_client import AgentClient
 from tests.live.engine import LiveEngine
+from tests.live.steps import read_steps
 from tests.live.tiny_model import FIRST_WORD, VOCABULARY, write_model
 from tests.live.truth import HashTap
 
@@ -39,8 +39,7 @@ def words(rng: random.Random, count: int) -> list[int]:
 
 def steps(file: Path, after: int = 0) -> list[float]:
     """Step times in ms, from the entry `after` on."""
-    data = file.read_bytes()[after * 16 :]
-    return [1_000 * took for _, took in struct.iter_unpack("<dd", data[: len(data) // 16 * 16])]
+    return [1_000 * step.took_s for step in read_steps(file, after)]
 
 
 def summary(name: str, times: Sequence[float]) -> dict[str, object]:

@@ -74,7 +74,10 @@ class LiveEngine:
         self.endpoint = f"tcp://127.0.0.1:{self.event_port}"
         self.replay = f"tcp://127.0.0.1:{self.replay_port}"
         self.log = folder / f"{name}.log"
-        self._http = httpx.Client(timeout=120, trust_env=False)
+        # A connection of its own for each request: the server closes idle ones, also when one is just being used.
+        self._http = httpx.Client(
+            timeout=120, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+        )
         self._process: subprocess.Popen[bytes] | None = None
         events = {
             "enable_kv_cache_events": True,
@@ -218,10 +221,27 @@ class LiveEngine:
 
     def abort(self, tokens: Sequence[int], after_s: float) -> None:
         """Sends a long request and goes away while it runs; returns when the engine has ended it."""
+        self.leave(tokens, after_s)
+        self.drained()
+
+    def leave(self, tokens: Sequence[int], after_s: float, *, salt: str | None = None) -> None:
+        """Sends a long request and goes away while it runs."""
         body = {"model": MODEL, "prompt": list(tokens), "max_tokens": 900, "ignore_eos": True}
+        if salt is not None:
+            body["cache_salt"] = salt
         with contextlib.suppress(httpx.TimeoutException):
             self._http.post(f"{self.url}/v1/completions", json=body, timeout=after_s)
-        self.drained()
+
+    def processes(self) -> list[int]:
+        """The pids of the server's process group; empty when it doesn't run."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                if int(entry.read_text().rpartition(")")[2].split()[2]) == self._process.pid:
+                    found.append(int(entry.parent.name))
+        return found
 
     def running(self) -> int:
         """Requests that run or wait."""

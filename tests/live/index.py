@@ -87,6 +87,10 @@ class Index:
         if name in self._bridges:
             self.unbridge(name)
 
+    def bridge_of(self, engine: LiveEngine) -> subprocess.Popen[bytes] | None:
+        """The process of the bridge beside an engine, also one that has ended."""
+        return self._bridges.get(engine.name)
+
     def unbridge_all(self) -> None:
         for name in list(self._bridges):
             self.unbridge(name)
@@ -147,15 +151,7 @@ class Index:
     ) -> tuple[Found, float | None]:
         """An answer, and the moment that it speaks of."""
         asked_s = time.monotonic()
-        body: dict[str, Any] = {
-            "profile": profile,
-            "token_ids": list(tokens),
-            "domain": domain,
-            "candidates": [worker],
-        }
-        if adapter is not None:
-            body["adapter"] = adapter
-        body |= {"max_staleness_ms": 2_000, "basis": basis, "min_coverage": 0}
+        body = self._question(worker, tokens, domain, basis, adapter=adapter, profile=profile)
         answer = self._http.post(f"{self.url}/v1/lookup", json=body)
         document: dict[str, Any] = answer.json()
         complete = bool(document.get("complete"))
@@ -168,6 +164,42 @@ class Index:
         problem = str(document.get("type", "nothing said")).rpartition("/")[2]
         why = str(reasons[0]) if reasons else problem
         return Found(0, 0, None, complete, why), None
+
+    def asked(self, worker: str, tokens: Sequence[int], domain: str) -> tuple[Found, float | None]:
+        """What is said of a worker now, and the moment that it speaks of; None: of none."""
+        return self._ask(worker, tokens, domain, "published")
+
+    def in_doubt(self, worker: str, tokens: Sequence[int], domain: str) -> bool:
+        """Whether the index, asked why its match is no longer, says that the next block may or may not be there."""
+        body = self._question(worker, tokens, domain, "published")
+        document = self._http.post(f"{self.url}/v1/explain", json=body).json()
+        stops = [
+            group["stop"]
+            for row in document.get("workers", [])
+            for profile in row["profiles"]
+            for group in profile["groups"]
+        ]
+        return any(stop is not None and stop["reason"] == "not_committed" for stop in stops)
+
+    def _question(
+        self,
+        worker: str,
+        tokens: Sequence[int],
+        domain: str,
+        basis: str,
+        *,
+        adapter: str | None = None,
+        profile: str = MODEL,
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "profile": profile,
+            "token_ids": list(tokens),
+            "domain": domain,
+            "candidates": [worker],
+        }
+        if adapter is not None:
+            body["adapter"] = adapter
+        return body | {"max_staleness_ms": 2_000, "basis": basis, "min_coverage": 0}
 
     def stream(self, worker: str, rank: int = 0) -> dict[str, Any]:
         """The row of the newest stream of a worker's rank in `/v1/workers`; empty if there is none."""

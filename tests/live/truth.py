@@ -56,6 +56,8 @@ class HashTap:
 
     def _run(self) -> None:
         socket = self._context.socket(zmq.SUB)
+        # A listener that was slow for a moment must not know less than what it judges.
+        socket.set_hwm(0)
         socket.subscribe(b"")
         for rank in range(self._engine.ranks):
             socket.connect(f"tcp://127.0.0.1:{self._engine.event_port + rank}")
