@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from events.hooks import agent_wire as wire
 from events.hooks.engine_event import EngineHash
-from events.hooks.engine_process import EngineProcess, hold
+from events.hooks.engine_process import EngineProcess, hold, name_of
 from events.kafka.deadline import within
 
 LOG = logging.getLogger(__name__)
@@ -67,9 +67,9 @@ class AgentClient:
             self._drop()
             return False
         self._told = ""
-        if self.process is not None:
-            self.process.close()
-        self.process = hold(answer)
+        if self.process is None or self.process.name != name_of(answer):
+            # Whoever waits for the end of the one before still holds it.
+            self.process = hold(answer)
         self.hello = answer
         return True
 
