@@ -152,6 +152,7 @@ class Intake:
         """The engine's process is known to be gone. No life is made up in its place: one that never was could never
         be attested to have ended."""
         self.vacant = True
+        self._source.ended()
         self.hook.engine_ended()
 
     def answered(self) -> None:

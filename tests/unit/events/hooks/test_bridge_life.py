@@ -235,6 +235,29 @@ async def test_after_an_attested_end_nobody_is_made_up_who_does_not_answer(tmp_p
         second.source.close()
 
 
+async def test_a_life_after_an_end_has_its_history_even_where_its_numbers_go_on(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        one = await attached(engine, tmp_path / "life")
+        intake = one.bridge._intake
+        while not one.fed.said:
+            await engine.complete(tokens(1))
+            await intake.feed(await one.source.receive(0.05))
+        old = intake.taken_seq
+        intake.engine_ended()
+        one.fed.said.clear()
+        # The next process' first messages come before the subscription has reached it.
+        engine._buffer.clear()
+        engine._next_seq = 0
+        engine.faults.drop_publications = old + 1
+        for number in range(old + 2):
+            await engine.complete(tokens(100 + number))
+        while not one.fed.said:
+            await intake.feed(await one.source.receive(0.05))
+        assert one.fed.said[0].startswith("life")
+        assert one.fed.said[1:] == [f"fed {seq}" for seq in range(old + 2)]
+        one.source.close()
+
+
 async def test_nothing_is_confirmed_before_anything_was_received(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         one = await attached(engine, tmp_path / "life", owes=(3,))
