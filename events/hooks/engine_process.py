@@ -78,4 +78,4 @@ def port_of(endpoint: Any) -> int | None:
     if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
         return None
     port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdigit() else None
+    return int(port) if port.isdecimal() else None
