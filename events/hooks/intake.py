@@ -161,7 +161,7 @@ class Intake:
             self.new_life(proven=True)
 
     def take(self, item: SourceItem) -> None:
-        if not isinstance(item, ForeignTopic | EngineRestarted):
+        if not isinstance(item, ForeignTopic | UnreadableFrames | EngineRestarted):
             self.answered()
         match item:
             case EngineMessage():

@@ -11,6 +11,7 @@ from events.fold.registry import Registry
 from events.hooks.bridge import Attachment, Bridge
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
+from events.hooks.engine_source import ForeignTopic, UnreadableFrames
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
@@ -255,6 +256,18 @@ async def test_a_life_after_an_end_has_its_history_even_where_its_numbers_go_on(
             await intake.feed(await one.source.receive(0.05))
         assert one.fed.said[0].startswith("life")
         assert one.fed.said[1:] == [f"fed {seq}" for seq in range(old + 2)]
+        one.source.close()
+
+
+async def test_what_is_no_engines_message_is_no_new_life(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        await engine.complete(tokens(1))
+        one = await attached(engine, tmp_path / "life")
+        intake = one.bridge._intake
+        intake.engine_ended()
+        await intake.feed([UnreadableFrames(1), ForeignTopic("another")])
+        assert not [said for said in one.fed.said if said.startswith("life")]
+        assert intake.vacant
         one.source.close()
 
 
