@@ -11,6 +11,7 @@ from events.fold.registry import Registry
 from events.hooks.bridge import Attachment, Bridge
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
+from events.hooks.engine_recovery import EngineSnapshot
 from events.hooks.engine_source import ForeignTopic, UnreadableFrames
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
@@ -316,5 +317,11 @@ async def test_a_batch_that_can_t_be_translated_is_a_hole_and_ends_nothing(tmp_p
             bridge = Bridge(source, life_file=LifeFile(tmp_path / "life"))
             fed = Refusing()
             bridge.bind(fed, await bridge.attach(LONG_S))
-        assert fed.said == ["unknown untranslatable", "lost 0-0", "fed 1"]
-        assert bridge.counts.failed == 1
+            assert fed.said == ["unknown untranslatable", "lost 0-0", "fed 1"]
+            assert bridge.counts.failed == 1
+            fed.said.clear()
+            # So is one of the engine's own snapshot.
+            told = [EngineBatch(seq, None, None, (), b"") for seq in (0, 2)]
+            bridge._intake.take(EngineSnapshot(3, tuple(told)))
+        assert fed.said == ["unknown untranslatable", "lost 0-", "fed 2"]
+        assert bridge.counts.failed == 2
