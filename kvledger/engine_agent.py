@@ -11,6 +11,7 @@ from events.errors import KvledgerError
 from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink, Attest
 from events.hooks.agent_wire import Hello
+from events.hooks.client_task import guarded
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_process import port_of
 from events.hooks.holder_book import group_of
@@ -23,8 +24,8 @@ from kvledger.settings import Settings
 
 LOG = logging.getLogger(__name__)
 ATTESTER = "kvledger-bridge"
-ATTEST_EVERY_S = 2.0
-ATTEST_TRIES = 30
+ATTEST_EVERY_S = (2.0, 30.0)
+"""Between two tries, at first and at most."""
 
 
 def link_to(path: Path, rank: int, endpoint: str, replay: str | None) -> AgentLink:
@@ -48,7 +49,8 @@ def learned(config: EngineConfig, hello: Hello | None) -> EngineConfig:
 
 
 class ExitAttester:
-    """Writes `exit_attested` under the supervisor's key, where this home has it. `stop` when done."""
+    """Writes `exit_attested` under the supervisor's key, where this home has it, and tries until the log has it:
+    nobody else has seen that end. `stop` when done."""
 
     def __init__(self, settings: Settings, host: HookHost) -> None:
         self._settings = settings
@@ -73,17 +75,27 @@ class ExitAttester:
 
     async def _write(self, worker: str, life: str, evidence: str) -> None:
         body = ExitAttested(worker=worker, engine_life=life, attester=ATTESTER, evidence=evidence)
-        for _ in range(ATTEST_TRIES):
-            try:
-                async with control_writer(self._settings, self._host.registry.log, Role.SUPERVISOR) as writer:
-                    await writer.append(body)
-            except KeyFileError as error:
-                LOG.error("the end of %s's engine can't be attested: %s", worker, error)
-                return
-            except KvledgerError as error:
-                LOG.warning("the end of %s's engine isn't attested yet: %s", worker, error)
-                await asyncio.sleep(ATTEST_EVERY_S)
-            else:
-                LOG.info("the end of %s's engine life %s is attested", worker, life)
-                return
-        LOG.error("the end of %s's engine life %s is not attested: the log took nothing", worker, life)
+        pause_s, longest_s = ATTEST_EVERY_S
+        attested = False
+        try:
+            while not attested:
+                try:
+                    await guarded(self._append(body))
+                    attested = True
+                except KeyFileError as error:
+                    LOG.error("the end of %s's engine can't be attested: %s", worker, error)
+                    return
+                except KvledgerError as error:
+                    LOG.warning("the end of %s's engine isn't attested yet: %s", worker, error)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, longest_s)
+            LOG.info("the end of %s's engine life %s is attested", worker, life)
+        except asyncio.CancelledError:
+            LOG.error(
+                "the end of %s's engine life %s is not attested: the bridge was ended first", worker, life
+            )
+            raise
+
+    async def _append(self, body: ExitAttested) -> None:
+        async with control_writer(self._settings, self._host.registry.log, Role.SUPERVISOR) as writer:
+            await writer.append(body)

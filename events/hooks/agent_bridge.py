@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from events.hooks.agent_link import AgentLink, Attest
+from events.hooks.agent_link import AgentLink, Attest, ProcessEnd
 from events.hooks.engine_event import EngineHash
 from events.hooks.engine_port import Confirmation, Confirmed, RemovalResult, Unanswered
 from events.hooks.intake import Intake
@@ -59,9 +59,9 @@ class AgentBridge:
     async def settled(self, now_s: float) -> bool:
         """Whether it is certain that there is an agent to rely on, or that there is none. A process that has
         ended is attested here."""
-        evidence = self.link.ended()
-        if evidence is not None:
-            await self._process_ended(evidence)
+        end = self.link.ended()
+        if end is not None:
+            await self._process_ended(end)
         return not self._intake.vacant and (self.link.trusted or self.link.lost(now_s))
 
     async def look(self, now_s: float) -> None:
@@ -85,13 +85,17 @@ class AgentBridge:
                 intake.hook.inspected(found.copies)
             await intake.feed(())
 
-    async def _process_ended(self, evidence: str) -> None:
-        """The process that was trusted is gone, and its cache with it; what answers next is another life."""
-        LOG.warning("the engine's process has ended: %s", evidence)
+    async def _process_ended(self, end: ProcessEnd) -> None:
+        """The process that was trusted is gone, and its cache with it; what answers next is another life, unless
+        the stream has shown that one already."""
+        LOG.warning("the engine's process has ended: %s", end.process)
         intake = self._intake
-        self.link.forget()
         if self._attest is not None:
-            self._attest(intake.life, f"process {evidence} ended, held by its bridge")
+            for life in end.lives:
+                self._attest(life, f"process {end.process} ended, held by its bridge")
+        if intake.life not in end.lives:
+            return
+        self.link.forget()
         lives = intake.counts.lives
         async with intake.lock:
             await intake.drain(DRAIN_TIMEOUT_S)

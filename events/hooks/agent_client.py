@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from events.hooks import agent_wire as wire
 from events.hooks.engine_event import EngineHash
-from events.hooks.engine_process import EngineProcess, hold
+from events.hooks.engine_process import EngineProcess, hold, name_of
 from events.kafka.deadline import within
 
 LOG = logging.getLogger(__name__)
 CONNECT_S = 0.5
 RETRY_S = 1.0
+MAX_UNREAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class AgentClient:
             self._drop()
             return False
         self._told = ""
-        if self.process is not None:
-            self.process.close()
-        self.process = hold(answer)
+        if self.process is None or self.process.name != name_of(answer):
+            # Whoever waits for the end of the one before still holds it.
+            self.process = hold(answer)
         self.hello = answer
         return True
 
@@ -133,6 +134,10 @@ class AgentClient:
 
     def _begin(self, ask: wire.Ask) -> asyncio.Queue[wire.Answer | None] | None:
         if self._writer is None or self._writer.is_closing():
+            return None
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            # Its process stands still: what it hasn't read was given up long ago.
+            self._drop()
             return None
         answers: asyncio.Queue[wire.Answer | None] = asyncio.Queue()
         self._waiting[ask.id] = answers

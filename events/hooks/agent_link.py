@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from events.hooks import agent_wire as wire
 from events.hooks.agent_client import AgentClient, Residents
@@ -19,6 +20,14 @@ INSPECT_SHARE = 0.0005
 """Of the engine's time, at most, for looks at its pool; a block costs 40 to 70 ns there."""
 LOST_S = 10.0
 """An agent that is gone for so long counts as none: its stream says so then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """A process was seen to end: its name, and every engine life that its stream has shown while it was trusted."""
+
+    process: str
+    lives: tuple[str, ...]
 
 
 class AgentLink:
@@ -36,6 +45,7 @@ class AgentLink:
         self._words: deque[tuple[int, int]] = deque()
         self._word: wire.Word | None = None
         self._process: EngineProcess | None = None
+        self._lives: list[str] = []
         self._lost_s: float | None = None
         self._told = ""
 
@@ -52,17 +62,24 @@ class AgentLink:
             self.trusted = False
         return hello if hello is not None and self._fits(hello) else None
 
-    def trust(self, hello: wire.Hello) -> None:
-        """The stream was confirmed by replay after this hello."""
+    def trust(self, hello: wire.Hello, life: str) -> None:
+        """The stream was confirmed by replay after this hello, and shows that engine life. Nothing while the end of
+        the process before is still to be told."""
         if self._client.hello is not hello:
             return
+        if self._process is not self._client.process:
+            if self._process is not None and self._process.ended():
+                return
+            self._process, self._lives = self._client.process, []
+        if life not in self._lives:
+            self._lives.append(life)
         if hello.life != self._life:
             self.forget()
             self._life = hello.life
         if not self.trusted:
             LOG.info("the agent at %s speaks for this stream", self._client.path)
         self.trusted = self.expected = True
-        self._process, self._lost_s = self._client.process, None
+        self._lost_s = None
 
     def forget(self) -> None:
         """The stream shows another engine life: nothing that was said holds for it."""
@@ -131,13 +148,14 @@ class AgentLink:
             return None
         return Load(running=word.running, waiting=word.waiting, kv_used=min(1.0, max(0.0, word.used)))
 
-    def ended(self) -> str | None:
-        """The process that was trusted, as evidence, if it has ended; once."""
+    def ended(self) -> ProcessEnd | None:
+        """The end of the process that was trusted, if it has ended; once."""
         process = self._process
         if process is None or not process.ended():
             return None
-        self._process = None
-        return process.name
+        end = ProcessEnd(process.name, tuple(self._lives))
+        self._process, self._lives = None, []
+        return end
 
     def close(self) -> None:
         self._client.close()

@@ -146,8 +146,6 @@ class Bridge:
             self._source.resume(Anchor(known.seq, bytes.fromhex(known.digest)))
         hello = await self._agent.link.present() if self._agent is not None else None
         outcome = await self._source.confirm(timeout_s)
-        if self._agent is not None and hello is not None and isinstance(outcome, Answered):
-            self._agent.link.trust(hello)
         items = outcome.items
         over = known is not None and ended(known.life)
         other = over or self._source.continuity is Continuity.OTHER
@@ -159,6 +157,8 @@ class Bridge:
         keeps = known is not None and not other
         life = known.life if known is not None and keeps else self._make_life()
         self._intake.life, self._intake.from_birth = life, from_birth
+        if self._agent is not None and hello is not None and isinstance(outcome, Answered):
+            self._agent.link.trust(hello, life)
         vacant = over and not items and not isinstance(outcome, Answered)
         return Attachment(life, items, from_birth, known, other, vacant)
 
@@ -237,7 +237,7 @@ class Bridge:
                 intake.answered()
         answered = isinstance(outcome, Answered) and lives == self.counts.lives
         if self._agent is not None and hello is not None and answered and intake.right_rank:
-            self._agent.link.trust(hello)
+            self._agent.link.trust(hello, intake.life)
         if not answered or not intake.heard or not intake.right_rank:
             return Unanswered()
         intake.confirmed_after = installed

@@ -71,6 +71,8 @@ class Emptying:
             self._wait(f"its tenant has caused {self._pace.per_hour} resets within an hour", due_s)
             return False
         on_turn = self._turn.take()
+        if not on_turn:
+            self._drained_s, self._hook.draining = None, False
         self.waits = self._turn.why
         return on_turn
 

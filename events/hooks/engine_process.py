@@ -28,26 +28,33 @@ class EngineProcess:
     for it."""
 
     def __init__(self, hello: wire.Hello, descriptor: int) -> None:
-        self.name = f"{hello.boot}/{hello.pid}/{hello.started}"
+        self.name = name_of(hello)
         self._descriptor = descriptor
+        self._ended = False
 
     def ended(self) -> bool:
-        """Whether the process is gone; True for ever after."""
-        if self._descriptor < 0:
-            return True
-        watch = select.poll()
-        watch.register(self._descriptor, select.POLLIN)
-        if watch.poll(0):
-            self.close()
-            self._descriptor = -1
-            return True
-        return False
+        """Whether the process was seen to be gone; True for ever after. One that was let go of can't be seen."""
+        if self._descriptor >= 0:
+            watch = select.poll()
+            watch.register(self._descriptor, select.POLLIN)
+            if watch.poll(0):
+                self._ended = True
+                self.close()
+        return self._ended
 
     def close(self) -> None:
         """Lets go of it. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = -2
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def name_of(hello: wire.Hello) -> str:
+    """What tells this process from every other one of all machines."""
+    return f"{hello.boot}/{hello.pid}/{hello.started}"
 
 
 def hold(hello: wire.Hello) -> EngineProcess | None:
@@ -71,4 +78,4 @@ def port_of(endpoint: Any) -> int | None:
     if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
         return None
     port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdigit() else None
+    return int(port) if port.isdecimal() else None

@@ -132,6 +132,10 @@ class EngineSource(Protocol):
         """Before the first call: a former reader held this record."""
         ...
 
+    def ended(self) -> None:
+        """The life that was read is known to be over: what comes next is another one's, from its first record on."""
+        ...
+
     async def receive(self, timeout_s: float) -> list[SourceItem]:
         """What came, in order; empty after `timeout_s` of silence. Holes are told in their place."""
         ...

@@ -209,7 +209,7 @@ class Hook:
     def engine_ended(self) -> None:
         """The engine's process is gone, and nobody is in its place: the stream ends with that word, and no epoch
         is open until `restarted` names the next life."""
-        self._turn.give_back()
+        self.emptying.rest()
         self._outlet.write((Closed(engine_ended=True),), {})
         self._outlet.shut()
         self._echoing.reset()

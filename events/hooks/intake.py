@@ -31,6 +31,7 @@ from events.ids import Capability
 
 LOG = logging.getLogger(__name__)
 RECEIVE_S = 0.05
+UNTRANSLATABLE = "untranslatable"
 TURN_S = 0.01
 """Feeding a long replay, a bridge lets others of its process have a turn so often."""
 
@@ -152,6 +153,7 @@ class Intake:
         """The engine's process is known to be gone. No life is made up in its place: one that never was could never
         be attested to have ended."""
         self.vacant = True
+        self._source.ended()
         self.hook.engine_ended()
 
     def answered(self) -> None:
@@ -160,7 +162,7 @@ class Intake:
             self.new_life(proven=True)
 
     def take(self, item: SourceItem) -> None:
-        if not isinstance(item, ForeignTopic | EngineRestarted):
+        if not isinstance(item, ForeignTopic | UnreadableFrames | EngineRestarted):
             self.answered()
         match item:
             case EngineMessage():
@@ -181,7 +183,9 @@ class Intake:
             case EngineSnapshot():
                 for batch in item.batches:
                     self.alarm.look(batch)
-                    self.hook.feed(batch, None)
+                    if not self._feed(batch, None):
+                        self.hook.unknown(UNTRANSLATABLE, 0)
+                        self.hook.lost(0, None)
             case Heartbeat():
                 # It lives and its events come through, though it may have published nothing yet.
                 self.heard = True
@@ -225,16 +229,22 @@ class Intake:
             self._skip(message, "rank")
             return
         self.alarm.look(batch)
-        try:
-            self.hook.feed(batch, None if self._agent is None else self._agent.admitted(message.seq))
-        except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
-            # Its text may hold what the message said.
-            self.counts.failed += 1
-            LOG.error("engine message %d can't be translated: %s", message.seq, type(error).__name__)
-            self._skip(message, "untranslatable")
+        if not self._feed(batch, None if self._agent is None else self._agent.admitted(message.seq)):
+            self._skip(message, UNTRANSLATABLE)
             return
         # Counted after the hook was fed, so that a counted clear is one that was numbered.
         self.clears += sum(isinstance(event, AllBlocksCleared) for event in batch.events)
+
+    def _feed(self, batch: EngineBatch, admitted_after: int | None) -> bool:
+        """Whether it could be translated."""
+        try:
+            self.hook.feed(batch, admitted_after)
+        except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError) as error:
+            # Its text may hold what the message said.
+            self.counts.failed += 1
+            LOG.error("engine message %d can't be translated: %s", batch.engine_seq, type(error).__name__)
+            return False
+        return True
 
     def _first(self) -> None:
         """The very first record of this life is here, so all that it holds will have been told."""

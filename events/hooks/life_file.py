@@ -46,10 +46,13 @@ class LifeFile:
     def load(self) -> KnownLife | None:
         try:
             document = json.loads(self._path.read_text())
+            seq, named = int(document["seq"]), bytes.fromhex(document["digest"])
+            if not 0 <= seq < 1 << 64:
+                return None
             return KnownLife(
                 str(document["life"]),
-                int(document["seq"]),
-                str(document["digest"]),
+                seq,
+                named.hex(),
                 int(document["confirmed_after"]),
                 tuple(int(number) for number in document["discharged"]),
             )

@@ -71,6 +71,9 @@ class LmcacheSource:
     def resume(self, anchor: Anchor) -> None:
         self._anchor = anchor
 
+    def ended(self) -> None:
+        self._newest = self._anchor = None
+
     def offer(self, batch: LmcacheBatch, offered: Offered) -> None:
         """Takes a batch unless it is older than what was taken. LMCache numbers from 1, a source from 0."""
         seq = batch.seq - 1

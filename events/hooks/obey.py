@@ -130,7 +130,7 @@ class Obedience:
             self._write_acks([])
         owed = self.obligations.open()
         settled = True
-        if not owed:
+        if not owed or self._port.capability is not Capability.RESET:
             self._emptying.rest()
         if owed:
             match self._port.capability:

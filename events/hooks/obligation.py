@@ -166,10 +166,10 @@ class Obligations:
     def refusals(
         self, obligations: Iterable[Obligation], reason: RefusalReason, cure: str
     ) -> dict[str, Sequence[DomainEvent]]:
-        """Marks orders as refused; events only for those whose reason is new."""
+        """Marks orders as refused; events only for those whose reason or cure is new."""
         found: dict[str, list[DomainEvent]] = {}
         for one in obligations:
-            if one.refused == reason:
+            if (one.refused, one.cure) == (reason, cure):
                 continue
             one.refused, one.cure = reason, cure
             for domain in self.domains(one):

@@ -115,7 +115,7 @@ class Reporting:
                 self._pause_s = self._pace.after(self._pause_s)
 
     async def _try(self) -> bool:
-        if not await self._room(5.0):
+        if not await self._room(5.0) or self._void():
             return False
         try:
             epoch = await self._hook.register_epoch(self._registrar)
@@ -125,10 +125,14 @@ class Reporting:
             LOG.warning("no epoch yet: %s", error)
             self.why_not_open = str(error)
             return False
-        if epoch is None or self._needed.is_set() or not self._wanted or not self._hook.open_epoch(epoch):
+        if epoch is None or self._void() or not self._hook.open_epoch(epoch):
             return False
         self.epochs += 1
         self.why_not_open = ""
         self._opened_at_s = self._monotonic_s()
         self._open.set()
         return True
+
+    def _void(self) -> bool:
+        """Whether this try is nobody's any more: no epoch is wanted, or another one than when it began."""
+        return self._needed.is_set() or not self._wanted

@@ -94,6 +94,13 @@ class ResetQueue:
         fresh = now_s - claim.heard_s <= self._pace.silent_s / 2
         return fresh and now_s - claim.since_s >= self._pace.listen_s
 
+    def overdue(self, who: Who, nonce: bytes, now_s: float) -> bool:
+        """Whether this claim has reset for so long that the others are about to pass it over."""
+        claim = self._claims.get(who)
+        if claim is None or claim.nonce != nonce or claim.resets_s is None:
+            return False
+        return now_s - claim.resets_s > self._pace.turn_s - self._pace.silent_s / 2
+
     def before(self, who: Who, rival: Callable[[Who], bool], now_s: float) -> int:
         """How many claims of rivals stand before this one, or reset already."""
         own = self._claims.get(who)

@@ -74,12 +74,20 @@ class Turn:
         self._nonce: bytes | None = None
         self._state: Literal["waits", "resets"] = "waits"
         self._said_s = 0.0
+        self._asked_s = 0.0
 
     def take(self) -> bool:
-        """Whether the engine may be emptied now. Claims a place if it has none; keeps it until `give_back`."""
-        if self._nonce is not None and self._state == "resets":
-            return True
+        """Whether the engine may be emptied now. Claims a place if it has none; keeps it until `give_back`. Ask again
+        for as long as it is being emptied: a turn that the others pass over is over here, too, and sooner."""
         turns, now_s = self._turns, self._turns.monotonic_s()
+        self._asked_s = now_s
+        if self._nonce is not None and turns.queue.overdue(self._who, self._nonce, now_s):
+            self.give_back()
+        heard = self._nonce is not None and turns.queue.heard(self._who, self._nonce, now_s)
+        if self._state == "resets" and self._nonce is not None:
+            if heard:
+                return True
+            self._state = "waits"
         rivals = turns.rivals(self._who)
         places = turns.pace.places(len(rivals))
         if self._nonce is None:
@@ -91,7 +99,7 @@ class Turn:
             turns.wait(self._who, self._wake)
             self._say(now_s)
         ahead = turns.queue.before(self._who, rivals.__contains__, now_s)
-        if turns.queue.heard(self._who, self._nonce, now_s) and ahead < places:
+        if heard and ahead < places:
             self._state, self.why = "resets", ""
             self._say(now_s)
             return True
@@ -99,9 +107,11 @@ class Turn:
         return False
 
     def tick(self) -> None:
-        """Repeats the claim when that is due."""
-        now_s = self._turns.monotonic_s()
-        if self._nonce is not None and now_s - self._said_s >= self._turns.pace.repeat_s:
+        """Repeats the claim when that is due. Whoever can't go meanwhile, as its stream isn't open or has a hole, does
+        not ask: the others aren't kept waiting by its claim, which keeps its place."""
+        now_s, pace = self._turns.monotonic_s(), self._turns.pace
+        unasked = self._state == "waits" and now_s - self._asked_s > 2 * pace.silent_s
+        if self._nonce is not None and not unasked and now_s - self._said_s >= pace.repeat_s:
             self._say(now_s)
 
     def give_back(self) -> None:

@@ -122,6 +122,11 @@ class ZmqSource:
         life. `continuity` tells once it is known; an `EngineRestarted` comes before the other life's items."""
         self._position.anchor = anchor
 
+    def ended(self) -> None:
+        """See `EngineSource`: also where the next life's numbers seem to go on, its history is asked for."""
+        self._position.reset()
+        self._late_seq, self._repair_from_s = -1, 0.0
+
     async def receive(self, timeout_s: float, limit: int = 256) -> list[SourceItem]:
         """Return what came, in the engine's order; empty after `timeout_s` of silence.
 

@@ -97,7 +97,7 @@ def _shift(address: str, rank: int) -> str:
     head, _, port = address.rpartition(":")
     if rank == 0 or address.startswith("ipc:"):
         return address
-    if not port.isdigit():
+    if not port.isdecimal():
         raise SourceUnreachableError(f"{address!r} does not end with a port", "pass tcp://host:port")
     return f"{head}:{int(port) + rank}"
 

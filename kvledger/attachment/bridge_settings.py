@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from events.model.profile import ContentProfile
 from kvledger.keyfile import write_private
+
+LOG = logging.getLogger(__name__)
 
 SUFFIX = ".settings.json"
 
@@ -30,8 +33,11 @@ class BridgeSettings(BaseModel):
 
 
 def leave(path: Path, settings: BridgeSettings) -> None:
-    """Replaces the file."""
-    write_private(path, settings.model_dump_json() + "\n")
+    """Replaces the file; without it only `kvledger doctor` knows less."""
+    try:
+        write_private(path, settings.model_dump_json() + "\n")
+    except OSError as error:
+        LOG.warning("%s can't be written: %s", path, error.strerror or error)
 
 
 def read_all(home: Path) -> list[BridgeSettings]:

@@ -250,7 +250,7 @@ def _alignment(report: EngineReport) -> int | None:
     """Where hits may end, if not at every block (vLLM 0.32.0, config/cache.py)."""
     for name in ("cache_hit_alignment_tokens", "effective_attention_block_size"):
         value = report.cache_setting(name)
-        if value is not None and value.isdigit() and int(value) > 0:
+        if value is not None and value.isdecimal() and int(value) > 0:
             return int(value)
     return None
 
@@ -261,5 +261,5 @@ def _same(one: str, other: str) -> bool:
         address.removeprefix("tcp://").replace("localhost", "127.0.0.1").rpartition(":")
         for address in (one, other)
     )
-    literal = all(part.replace(".", "").isdigit() for part in (host, other_host))
+    literal = all(part.replace(".", "").isdecimal() for part in (host, other_host))
     return port == other_port and (not literal or host == other_host)

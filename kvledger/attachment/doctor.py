@@ -152,7 +152,7 @@ async def _rank(
 def _length(report: EngineReport, learned: ContentProfile) -> int:
     size = learned.block_tokens or DEFAULT_BLOCK
     alignment = report.cache_setting("cache_hit_alignment_tokens")
-    step = max(size, int(alignment) if alignment is not None and alignment.isdigit() else 0)
+    step = max(size, int(alignment) if alignment is not None and alignment.isdecimal() else 0)
     length = BLOCKS * step + size // 2 + 1
     longest = report.model.max_model_len
     return length if longest is None else max(2, min(length, longest - 2))

@@ -75,7 +75,7 @@ def learn(
         else:
             values[name] = value
     block = report.cache_setting("block_size")
-    if block is not None and block.isdigit() and int(block) > 0:
+    if block is not None and block.isdecimal() and int(block) > 0:
         values["block_tokens"] = int(block)
     if files is not None:
         values |= {"chat_template": files.chat_template, "mm_processor": files.processor}
@@ -212,4 +212,4 @@ def _layout(report: EngineReport, connectors: tuple[str, ...]) -> LayoutProfile:
 def _capacity(report: EngineReport, ranks: int) -> dict[Tier, int]:
     """vLLM adds up the blocks of all ranks (v1/engine/core_client.py), so of one alone it says how many."""
     blocks = report.cache_setting("num_gpu_blocks")
-    return {Tier.GPU: int(blocks)} if ranks == 1 and blocks and blocks.isdigit() and int(blocks) > 0 else {}
+    return {Tier.GPU: int(blocks)} if ranks == 1 and blocks and blocks.isdecimal() and int(blocks) > 0 else {}

@@ -7,6 +7,7 @@ changed in place, or an adapter was loaded again, are still in there, and must n
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvledger.attachment.plan import Plan
 from kvledger.keyfile import write_private
+
+LOG = logging.getLogger(__name__)
 
 
 class KnownIdentity(BaseModel):
@@ -33,6 +36,7 @@ class LifeIdentity:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._written = True
         try:
             self._known: KnownIdentity | None = KnownIdentity.model_validate_json(path.read_text())
         except (OSError, UnicodeDecodeError, ValidationError):
@@ -66,9 +70,20 @@ class LifeIdentity:
         now = KnownIdentity(
             life=life, revision=plan.profile.content.revision, adapters=_adapters(plan), void=ordered
         )
-        if now != self._known:
-            self._known = now
-            write_private(self._path, json.dumps(now.model_dump(mode="json")) + "\n")
+        if now != self._known or not self._written:
+            self._known, written = now, self._written
+            try:
+                write_private(self._path, json.dumps(now.model_dump(mode="json")) + "\n")
+                self._written = True
+            except OSError as error:
+                self._written = False
+                if written:
+                    LOG.error(
+                        "%s can't be written: %s. A bridge that is started again takes void blocks for good "
+                        "ones until it can; it is tried again",
+                        self._path,
+                        error.strerror or error,
+                    )
         return ordered
 
 

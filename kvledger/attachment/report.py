@@ -146,7 +146,7 @@ async def read_report(http: EngineHttp, timeout_s: float = READ_S) -> EngineRepo
         cache={
             int(sample.labels["engine"]): sample.labels
             for sample in found
-            if sample.name == CACHE_INFO and sample.labels.get("engine", "").isdigit()
+            if sample.name == CACHE_INFO and sample.labels.get("engine", "").isdecimal()
         },
         metrics=found,
         config=config if isinstance(config, Mapping) else None,

@@ -154,12 +154,15 @@ def long_prompts(metrics: Iterable[Sample], rank: str) -> float | None:
             continue
         if sample.name == CACHE_INFO:
             size = sample.labels.get("block_size", "")
-            block = int(size) if size.isdigit() else None
+            block = int(size) if size.isdecimal() else None
             caching = sample.labels.get("enable_prefix_caching") != "False"
         elif sample.name == f"{PROMPTS}_count":
             count = (count or 0.0) + sample.value
         elif sample.name == f"{PROMPTS}_bucket" and sample.labels.get("le", "+Inf") != "+Inf":
-            bound = float(sample.labels["le"])
+            try:
+                bound = float(sample.labels["le"])
+            except ValueError:
+                continue
             bounds[bound] = bounds.get(bound, 0.0) + sample.value
     least = min((bound for bound in bounds if block is not None and bound >= block), default=None)
     if count is None or least is None or not caching:

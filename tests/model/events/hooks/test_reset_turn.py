@@ -172,6 +172,55 @@ def test_one_that_hangs_is_passed_over_after_the_bound_though_it_goes_on_claimin
     assert fleet.now_s - began_s > PACE.turn_s - 10
 
 
+def test_one_that_was_passed_over_does_not_go_on_beside_the_next() -> None:
+    fleet = Fleet(2)
+    stuck, other = fleet.members
+    stuck.wants = other.wants = True
+    while other.resets_s is None:
+        # It asks again and again, as one whose requests don't end.
+        fleet.step([0], 1e9)
+        assert fleet.now_s < PACE.turn_s + 60
+        if stuck.resets_s is not None and not stuck.turn.take():
+            stuck.resets_s = None
+
+
+def test_one_that_resets_and_hears_itself_no_more_stops() -> None:
+    fleet = Fleet(2)
+    one, _ = fleet.members
+    one.wants = True
+    while one.resets_s is None:
+        fleet.step([0], 1e9)
+    assert one.turn.take()
+    began_s = fleet.now_s
+    while one.turn.take():
+        fleet.now_s += 1
+        one.turn.tick()
+        # By then it is dead to the others, and one of them may go.
+        assert fleet.now_s - began_s < PACE.silent_s - LAG_S
+
+
+def test_a_claim_that_its_hook_does_not_ask_for_is_passed_over_and_keeps_its_place() -> None:
+    fleet = Fleet(3)
+    absent, second, third = fleet.members
+    absent.wants = True
+    fleet.step([0], 1e9)
+    # Its stream is not open, or has a hole: it can empty nothing.
+    absent.wants = False
+    second.wants = third.wants = True
+    began_s = fleet.now_s
+    while second.resets_s is None:
+        fleet.step([0], 1e9)
+        assert fleet.now_s - began_s < 4 * PACE.silent_s
+    absent.wants = True
+    for _ in range(int(PACE.listen_s) + 3):
+        fleet.step([0], 1e9)
+    second.resets_s, second.wants = None, False
+    second.turn.give_back()
+    while absent.resets_s is None:
+        fleet.step([0], 1e9)
+        assert third.resets_s is None
+
+
 def test_who_hears_nobody_not_even_itself_waits() -> None:
     fleet = Fleet(2)
     one, other = fleet.members

@@ -324,3 +324,24 @@ async def test_a_removal_of_what_is_not_there_is_done(core: FakeCore, path: str)
     assert (word.removed, word.told) == (0, True)
     client.close()
     agent.stop()
+
+
+async def test_what_an_engine_that_stands_still_does_not_read_is_bounded(path: str) -> None:
+    still = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (body,) = wire.bodies(bytearray(await reader.read(1 << 16)))
+        hello = wire.Hello(wire.read_ask(body).id, wire.PROTOCOL, "life", 1, "", "", "0.32.0", 0, 255, [])
+        writer.write(wire.frame(hello))
+        await still.wait()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, path, limit=1 << 12):
+        client = await connected(path)
+        hashes = [bytes(8)] * wire.HASHES_AT_ONCE
+        for _ in range(2_000):
+            if not client.connected:
+                break
+            assert await client.remove(hashes, 0, 0.001) is None
+        assert not client.connected
+        still.set()

@@ -24,6 +24,7 @@ from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
 from events.hooks.engine_process import hold, port_of
+from events.hooks.engine_source import EngineRestarted, RestartSign
 from events.hooks.engine_stream import EngineStream
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
@@ -311,9 +312,12 @@ def test_a_process_is_held_until_it_ends_and_no_other_passes_for_it() -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
     hello = Hello(1, 1, "life", process.pid, started, boot, "0.32.0", 0, 255, [])
-    held = hold(hello)
+    held, let_go = hold(hello), hold(hello)
     assert held is not None
+    assert let_go is not None
     assert not held.ended()
+    let_go.close()
+    assert not let_go.ended()
     for other in (
         Hello(1, 1, "life", process.pid, "1", boot, "", 0, 255, []),
         Hello(1, 1, "life", process.pid, started, "other boot", "", 0, 255, []),
@@ -324,6 +328,7 @@ def test_a_process_is_held_until_it_ends_and_no_other_passes_for_it() -> None:
     process.communicate(timeout=10)
     assert held.ended()
     assert held.ended()
+    assert not let_go.ended()
 
 
 async def test_the_end_of_the_process_ends_the_life_with_evidence_and_makes_up_no_other(
@@ -357,6 +362,59 @@ async def test_whoever_answers_after_an_end_is_one_new_life(core: FakeCore, agen
         assert isinstance(await side.bridge.confirm(LONG_S), Confirmed)
         assert len(side.hook.lives) == 1
         assert side.hook.held() == 1
+
+
+async def test_a_connection_that_broke_is_no_end_of_the_process(
+    core: FakeCore, agent: Agent, path: str
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    attested: list[tuple[str, str]] = []
+    async with beside(core, path) as side:
+        agent_bridge = side.bridge._agent
+        assert agent_bridge is not None
+        agent_bridge._attest = lambda life, evidence: attested.append((life, evidence))
+        assert side.client._writer is not None
+        side.client._writer.transport.abort()
+        await until(lambda: not side.client.connected)
+        side.client._retry_s = 0.0
+        assert isinstance(await side.bridge.confirm(LONG_S), Confirmed)
+        assert side.client.connected
+        await side.bridge._tend_agent(0.0)
+        assert (attested, side.hook.ended) == ([], 0)
+        # The process is still held: its end would show.
+        await ended(side, attested)
+        assert (len(attested), side.hook.ended) == (1, 1)
+
+
+async def test_the_end_of_a_process_is_attested_of_its_own_life_when_the_next_one_was_seen_first(
+    core: FakeCore, agent: Agent, path: str
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    attested: list[tuple[str, str]] = []
+    async with beside(core, path) as side:
+        intake = side.bridge._intake
+        life = intake.life
+        intake.take(EngineRestarted(RestartSign.OTHER_BYTES, 0))
+        assert intake.life != life
+        await ended(side, attested)
+        assert [one[0] for one in attested] == [life]
+        assert (side.hook.ended, side.hook.lives) == (0, [intake.life])
+
+
+async def test_the_end_of_a_process_ends_every_life_that_its_stream_has_shown(
+    core: FakeCore, agent: Agent, path: str
+) -> None:
+    await ran(core, "a", prompt(1, 2))
+    attested: list[tuple[str, str]] = []
+    async with beside(core, path) as side:
+        intake = side.bridge._intake
+        first = intake.life
+        # The bridge lagged behind the engine's buffer: perhaps another life, which shows in the same process.
+        intake.take(EngineRestarted(RestartSign.HISTORY_CUT, 0))
+        await side.trusted()
+        await ended(side, attested)
+        assert [one[0] for one in attested] == [first, intake.life]
+        assert side.hook.ended == 1
 
 
 async def ended(side: Side, attested: list[tuple[str, str]]) -> None:

@@ -11,6 +11,8 @@ from events.fold.registry import Registry
 from events.hooks.bridge import Attachment, Bridge
 from events.hooks.engine_event import EngineBatch, EngineHash
 from events.hooks.engine_port import Confirmed, Unanswered
+from events.hooks.engine_recovery import EngineSnapshot
+from events.hooks.engine_source import ForeignTopic, UnreadableFrames
 from events.hooks.life_file import LifeFile
 from events.hooks.obligation import Obligations
 from events.hooks.zmq_source import ZmqSource
@@ -235,6 +237,41 @@ async def test_after_an_attested_end_nobody_is_made_up_who_does_not_answer(tmp_p
         second.source.close()
 
 
+async def test_a_life_after_an_end_has_its_history_even_where_its_numbers_go_on(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        one = await attached(engine, tmp_path / "life")
+        intake = one.bridge._intake
+        while not one.fed.said:
+            await engine.complete(tokens(1))
+            await intake.feed(await one.source.receive(0.05))
+        old = intake.taken_seq
+        intake.engine_ended()
+        one.fed.said.clear()
+        # The next process' first messages come before the subscription has reached it.
+        engine._buffer.clear()
+        engine._next_seq = 0
+        engine.faults.drop_publications = old + 1
+        for number in range(old + 2):
+            await engine.complete(tokens(100 + number))
+        while not one.fed.said:
+            await intake.feed(await one.source.receive(0.05))
+        assert one.fed.said[0].startswith("life")
+        assert one.fed.said[1:] == [f"fed {seq}" for seq in range(old + 2)]
+        one.source.close()
+
+
+async def test_what_is_no_engines_message_is_no_new_life(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        await engine.complete(tokens(1))
+        one = await attached(engine, tmp_path / "life")
+        intake = one.bridge._intake
+        intake.engine_ended()
+        await intake.feed([UnreadableFrames(1), ForeignTopic("another")])
+        assert not [said for said in one.fed.said if said.startswith("life")]
+        assert intake.vacant
+        one.source.close()
+
+
 async def test_nothing_is_confirmed_before_anything_was_received(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         one = await attached(engine, tmp_path / "life", owes=(3,))
@@ -280,5 +317,11 @@ async def test_a_batch_that_can_t_be_translated_is_a_hole_and_ends_nothing(tmp_p
             bridge = Bridge(source, life_file=LifeFile(tmp_path / "life"))
             fed = Refusing()
             bridge.bind(fed, await bridge.attach(LONG_S))
-        assert fed.said == ["unknown untranslatable", "lost 0-0", "fed 1"]
-        assert bridge.counts.failed == 1
+            assert fed.said == ["unknown untranslatable", "lost 0-0", "fed 1"]
+            assert bridge.counts.failed == 1
+            fed.said.clear()
+            # So is one of the engine's own snapshot.
+            told = [EngineBatch(seq, None, None, (), b"") for seq in (0, 2)]
+            bridge._intake.take(EngineSnapshot(3, tuple(told)))
+        assert fed.said == ["unknown untranslatable", "lost 0-", "fed 2"]
+        assert bridge.counts.failed == 2

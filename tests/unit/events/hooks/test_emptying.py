@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,12 +10,14 @@ import pytest
 
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion, Domain
-from events.hooks.emptying import Emptying
-from events.hooks.engine_port import EnginePort, RefusalReason, ResetResult
+from events.hooks.emptying import DRAINING_CURE, SERVING_CURE, Emptying
+from events.hooks.engine_port import EnginePort, RefusalReason, ResetResult, Translator
+from events.hooks.obey import Obedience, ObeyingHook
 from events.hooks.obligation import Obligation, Obligations
 from events.hooks.reset_queue import ResetPace
 from events.hooks.reset_rate import WINDOW_S, ResetRate
 from events.hooks.reset_turn import ResetTurns, Turn
+from events.ids import Capability
 from events.model.control import (
     ControlHeader,
     DeletionRequested,
@@ -25,6 +27,7 @@ from events.model.control import (
     Scope,
     TenantScope,
 )
+from events.model.part import DomainEvent, Refused
 from events.model.signal import ResetTurn
 from events.signing import verify
 
@@ -167,6 +170,44 @@ async def test_an_operators_order_over_everybody_and_an_invalidation_are_never_l
     scope: Scope = ProfileScope(profile=bytes(32)) if deletes else TenantScope(tenant="acme")
     for _ in range(5):
         assert await world.emptied(world.order(scope, deletes=deletes))
+
+
+async def test_an_engine_that_got_another_way_is_drained_no_longer_and_holds_no_turn() -> None:
+    world = World(["blocks_in_use"])
+    world.order(TenantScope(tenant="acme"))
+    way = SimpleNamespace(capability=Capability.RESET, admission_known=False, reset=world._reset)
+    told: list[str] = []
+    hook = SimpleNamespace(ready=True, write=lambda parts: told.extend(refusals_of(parts)))
+    translator = SimpleNamespace(
+        inventory_known=lambda: True, in_scope=lambda *_: [], old=lambda *_, **__: iter(())
+    )
+    obedience = Obedience(
+        cast(ObeyingHook, hook),
+        cast(EnginePort, way),
+        cast(Translator, translator),
+        world.obligations,
+        world.emptying,
+    )
+    assert not await obedience._settle()
+    assert world.draining
+    # It serves on after a while, and the log is told of that, too.
+    world.now_s += PACE.drain_s
+    assert not await obedience._settle()
+    assert [cure in (DRAINING_CURE, SERVING_CURE) for cure in told] == [True, True]
+    assert told[0] != told[-1]
+    world.now_s += PACE.rest_s
+    assert not await obedience._settle()
+    assert world.draining
+    way.capability = Capability.NONE
+    assert await obedience._settle()
+    assert not world.draining
+
+
+def refusals_of(parts: Mapping[str, Sequence[DomainEvent]]) -> list[str]:
+    """The cures of the first domain's refusals."""
+    return [
+        event.cure for events in list(parts.values())[:1] for event in events if isinstance(event, Refused)
+    ]
 
 
 def test_a_rate_forgets_what_is_an_hour_old() -> None:

@@ -21,7 +21,13 @@ def test_what_is_stored_is_loaded_and_only_its_owner_can_read_it(tmp_path: Path)
     assert b"payload" not in path.read_bytes()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"life": "x", "seq": "many"}', "\x00"])
+WHOLE = '{"life": "x", "seq": %s, "digest": "%s", "confirmed_after": 1, "discharged": []}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"life": "x", "seq": "many"}', "\x00", WHOLE % (1, "no digest"), WHOLE % (-1, "00")],
+)
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "life.json"
     assert LifeFile(path).load() is None

@@ -15,6 +15,7 @@ from events.hooks.engine_http import EngineHttp
 from events.hooks.hook import Hook
 from events.hooks.intake import BridgeCounts
 from events.ids import Alarm
+from kvledger.attachment.bridge_settings import BridgeSettings, leave
 from kvledger.attachment.life_identity import LifeIdentity
 from kvledger.attachment.metric_page import samples
 from kvledger.attachment.plan import Wanted, make_plan
@@ -140,6 +141,40 @@ def test_only_prompts_longer_than_the_first_bound_that_is_no_less_than_a_block_c
     assert long_prompts(samples(page), "1") == 9
     assert long_prompts(samples(page), "2") is None
     assert long_prompts((), "0") is None
+
+
+@pytest.mark.parametrize("garbage", ['le="much"', 'le=""'])
+def test_a_bucket_without_a_bound_is_left_out(garbage: str) -> None:
+    whole = metrics(ServerFacts(), [(0, 16, 8, Served([15, 400]))])
+    page = whole + f'\nvllm:request_prompt_tokens_bucket{{engine="0",{garbage}}} 7\n'
+    page += 'vllm:cache_config_info{block_size="²",engine="1"} 1\n'
+    assert long_prompts(samples(page), "0") == long_prompts(samples(whole), "0") == 1
+    assert long_prompts(samples(page), "1") is None
+
+
+async def test_what_is_void_is_kept_until_it_can_be_written_down(world: World, tmp_path: Path) -> None:
+    plan = await make_plan(Wanted(world.engine.http_url), world.home)
+    place = tmp_path / "elsewhere"
+    place.write_text("in the way of a folder")
+    identity = LifeIdentity(place / "identity.json")
+    assert identity.begin("life-1", plan) == ()
+    identity.follow("life-1", plan, [None])
+    told = BridgeSettings(
+        worker="w0",
+        rank=0,
+        model="m",
+        domain="default",
+        endpoint="tcp://127.0.0.1:1",
+        replay=None,
+        topic="",
+        url=None,
+        hash_algorithm=None,
+        content=plan.profile.content,
+    )
+    leave(place / "settings.json", told)
+    place.unlink()
+    identity.follow("life-1", plan)
+    assert LifeIdentity(place / "identity.json").begin("life-1", plan) == (None,)
 
 
 async def test_an_adapter_that_was_loaded_again_loses_its_profile_and_gets_its_new_revision(
