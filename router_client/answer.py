@@ -85,6 +85,7 @@ def answer(view: LocalView, query: Query, now_ns: int, wall_ms: int) -> Answer |
         excluded=[s.excluded(s.reason) for s in eligible if s.reason is not None] + others,
         complete=not cut
         and not question.withheld
+        and not question.doubted
         and coverage.included == coverage.eligible > 0
         and all(s.within_bound and s.view is not None and not s.view.partial for s in included)
         and all(lender.within_bound for lender in question.lenders),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from events.fold.state import GroupState, ProfileState
+from events.fold.state import Copy, GroupState, ProfileState
 from events.identity import root_parent
-from events.ids import ExcludeReason, GroupKind, ProfileId, StreamKey
+from events.ids import CopyState, ExcludeReason, GroupKind, ProfileId, StreamKey
 from events.keyring import DomainKeys
 from events.model.profile import transfer_compatible
 from router_client.link import StoreReason
@@ -48,12 +48,15 @@ class Reach:
     compatible: bool | None
     lenders: tuple[Standing, ...] = ()
     """Whose word the shared stores' part rests on."""
+    doubted: bool = False
+    """Whether a copy that may be gone ends it."""
 
 
 class Question:
     """Asked of one stream after the other; `included` are all that will be asked, `owners` the streams that
     vouch for the shared stores these reach. `withheld`: some store was left out, as its owner's stream can't be
-    answered for, so that nobody may claim absence. `lenders`: whose word was used."""
+    answered for, so that nobody may claim absence; `doubted`: a copy that may be gone may lengthen some match.
+    `lenders`: whose word was used."""
 
     __slots__ = (
         "_chains",
@@ -64,6 +67,7 @@ class Question:
         "_owners",
         "_query",
         "_view",
+        "doubted",
         "lenders",
         "withheld",
     )
@@ -78,6 +82,7 @@ class Question:
     ) -> None:
         self._owners = owners or {}
         self.withheld = False
+        self.doubted = False
         self.lenders: list[Standing] = []
         self._view, self._query, self._keys = view, query, keys
         self._chains: dict[tuple[ProfileId, int], Chain] = {}
@@ -96,6 +101,7 @@ class Question:
         if stream is None:
             return None
         best: Reach | None = None
+        doubted = False
         for declared in standing.matching:
             reach = self._reach(stream, declared)
             if isinstance(reach, Problem):
@@ -103,15 +109,17 @@ class Question:
             if reach is None:
                 standing.reason = ExcludeReason.PROFILE_INCOMPLETE
                 return None
+            doubted = doubted or reach.doubted
             if best is None or reach.tokens[3] > best.tokens[3]:
                 best = reach
         if best is None:
             best = Reach((0, 0, 0, 0), 1, False, None)
+        self.doubted = self.doubted or doubted
         if best.tokens[3] == 0 and self._query.candidates is None:
             return None
-        return self._made(standing, stream, best)
+        return self._made(standing, stream, best, doubted)
 
-    def _made(self, standing: Standing, stream: StreamView, reach: Reach) -> Match:
+    def _made(self, standing: Standing, stream: StreamView, reach: Reach, doubted: bool) -> Match:
         key, state = standing.key, stream.state
         tokens = reach.tokens
         if any(lender.staleness_ms is None for lender in reach.lenders):
@@ -138,7 +146,7 @@ class Question:
                 state.next_seq,
             ),
             within_bound=standing.within_bound and all(lender.within_bound for lender in reach.lenders),
-            inventory="partial" if stream.partial else "known",
+            inventory="partial" if doubted or stream.partial else "known",
             load=stream.load,
             transfer_compatible=reach.compatible,
         )
@@ -158,6 +166,7 @@ class Question:
         tokens: Four = (0, 0, 0, 0)
         size = 1
         lenders: tuple[Standing, ...] = ()
+        doubted = False
         if layout is not None and layout.groups:
             if self._query.ids is not None and len(layout.block_sizes) > 1:
                 return None
@@ -179,11 +188,12 @@ class Question:
                 by_level[layout.levels[3]],
             )
             size = layout.groups[0].block_tokens
+            doubted = self._may_go_on(stream, layout, declared.id, chains)
         wanted = self._query.layout
         compatible = None
         if wanted is not None and not declared.missing:
             compatible = transfer_compatible(declared.layout, wanted)
-        return Reach(tokens, size, not declared.missing, compatible, lenders)
+        return Reach(tokens, size, not declared.missing, compatible, lenders, doubted)
 
     def _borrow(
         self,
@@ -234,12 +244,40 @@ class Question:
         chain = self.chain(declared.id, size)
         if not isinstance(chain, Chain):
             return chain
-        held = chain.leading.get(layout.all_bits, 0) * size
+        leading = chain.leading.get(layout.all_bits, 0)
+        doubted = False
+        if leading < len(chain.ids):
+            block, copies = chain.ids[leading], stream.state.copies
+            for where in layout.bits_of:
+                if _doubtful(copies[where].get(block) if where in copies else None):
+                    doubted = leading * size < self._limit(stream, declared.id, {size: chain})
+        held = leading * size
         if self._ordered and held:
             held = min(held, self._limit(stream, declared.id, {size: chain}))
         first = layout.levels
         tokens = (held * (first[0] == 0), held * (first[1] == 0), held * (first[2] == 0), held)
-        return Reach(tokens, size, not declared.missing, None)
+        return Reach(tokens, size, not declared.missing, None, (), doubted)
+
+    def _may_go_on(
+        self, stream: StreamView, layout: Layout, profile: ProfileId, chains: dict[int, Chain]
+    ) -> bool:
+        """Whether a block that ends the match, in some group and tier, is one of which nobody knows whether it is
+        still there. A block that a deletion hides ends no match."""
+        for group in layout.groups:
+            chain = chains[group.block_tokens]
+            ids = chain.ids
+            # With a window or recurrent state a match may end anywhere.
+            ends: Iterable[int] = range(len(ids))
+            if group.kind is GroupKind.FULL:
+                ends = {chain.leading.get(bit, 0) for bit in layout.all_bits_of(group.index)}
+            tables = [stream.table(where) for where in layout.bits_of if where[1] == group.index]
+            doubted = [
+                at for at in ends if at < len(ids) and any(_doubtful(table.get(ids[at])) for table in tables)
+            ]
+            size = group.block_tokens
+            if doubted and min(doubted) * size < self._limit(stream, profile, {size: chain}):
+                return True
+        return False
 
     def _level(self, layout: Layout, level: int, chains: dict[int, Chain], limit: int) -> int:
         if layout.plain:
@@ -292,3 +330,7 @@ class Question:
                 visible = chain.visible[veil] = veil.visible(chain.ids, profile)
             limit = visible * size if limit is None else min(limit, visible * size)
         return limit or 0
+
+
+def _doubtful(copy: Copy | None) -> bool:
+    return copy is not None and copy[1].state is CopyState.UNCERTAIN

@@ -247,10 +247,10 @@ class QuotaStanding:
 class Answer(BaseModel):
     """What a client reads ignores fields that it doesn't know, so that a service may say more later.
 
-    `complete`: every eligible stream is scored, in bound and knows its whole inventory, and no match was cut
-    off by `limit`; only then does absence from `matches` mean that nothing is there. `staleness_ms` is the
-    worst over eligible streams if complete, else over those scored, and over the owners of the shared stores
-    that these reach."""
+    `complete`: every eligible stream is scored, in bound and knows its whole inventory, no match ends at a copy
+    that may be gone, and none was cut off by `limit`; only then does absence from `matches` mean that nothing is
+    there. `staleness_ms` is the worst over eligible streams if complete, else over those scored, and over the
+    owners of the shared stores that these reach."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 

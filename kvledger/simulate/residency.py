@@ -203,6 +203,10 @@ class ResidencyLog:
         doubts = self._doubts.get(key)
         return _join(missing, _meet(spans, doubts, inside=True)) if doubts else missing
 
+    def was_doubted(self, chain: Sequence[int], low_ns: int, high_ns: int) -> bool:
+        """Whether any of the blocks was in doubt at some instant of [low, high]."""
+        return any(_meet([(low_ns, high_ns)], self._doubts.get(key), inside=True) for key in chain)
+
     def _clear(self) -> int:
         now = self.stamp()
         for table in (self._stamps, self._doubts):

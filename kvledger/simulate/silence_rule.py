@@ -82,7 +82,7 @@ class SilenceRule:
         vouched = self._vouched(lookup, who)
         if not credit.within_bound and vouched:
             yield "is called out of bound, but was confirmed"
-        if credit.at_least:
+        if credit.at_least and not self._doubted(lookup, who):
             yield "is called partial, but nothing of it was lost"
         if not vouched and not (credit.within_bound and self._claimed(lookup, who)):
             return
@@ -101,6 +101,8 @@ class SilenceRule:
         if not there or sometime.difference(there):
             return
         if not all(self._in_bound(lookup, who) for who in there):
+            return
+        if any(self._doubted(lookup, who) for who in there):
             return
         # Anybody's excuse excuses the whole answer.
         reason = next((who for who in there if self._excused(lookup, who)), NOBODY)
@@ -152,6 +154,11 @@ class SilenceRule:
             return None
         levels = self._truth.levels_of(who)
         return [always_there(logs, lookup.chain, low_ns, lookup.end_ns) for logs in levels]
+
+    def _doubted(self, lookup: Lookup, who: WorkerRank) -> bool:
+        """Whether any of the blocks may have been in doubt for the reader."""
+        logs = self._truth.levels_of(who)[-1]
+        return any(log.was_doubted(lookup.chain, self._low_ns(lookup), lookup.end_ns) for log in logs)
 
     def _excused(self, lookup: Lookup, who: WorkerRank) -> bool:
         worker = who[0] or None

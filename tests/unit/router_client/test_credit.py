@@ -81,3 +81,38 @@ def test_only_committed_copies_are_credited() -> None:
     found = world.get(CHAIN)
     assert lengths(found) == {"w0": 2}
     assert [(match.inventory, match.within_bound) for match in found.matches] == [("partial", True)]
+
+
+def test_a_match_that_a_doubtful_copy_ends_is_a_floor_and_claims_nothing() -> None:
+    """One of two announced copies was evicted: the engine may or may not still hold the block."""
+    world = World()
+    hook = world.join()
+    hook.store(CHAIN[:4])
+    hook.evict([CHAIN[2]], certain=False)
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert [(match.matched_blocks, match.inventory) for match in found.matches] == [(2, "partial")]
+    assert not found.complete
+    # It ends no shorter question.
+    found = world.get(CHAIN[:2])
+    assert [(match.matched_blocks, match.inventory) for match in found.matches] == [(2, "known")]
+    assert found.complete
+    hook.store([CHAIN[2]], parent=CHAIN[1])
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert [(match.matched_blocks, match.inventory) for match in found.matches] == [(4, "known")]
+    assert found.complete
+
+
+def test_absence_is_not_claimed_of_a_worker_whose_first_block_is_in_doubt() -> None:
+    world = World()
+    hook = world.join()
+    hook.store(CHAIN[:4])
+    hook.evict([CHAIN[0]], certain=False)
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert (found.matches, found.complete) == ([], False)
+    hook.evict([CHAIN[0]])
+    world.round(hook)
+    found = world.get(CHAIN)
+    assert (found.matches, found.complete) == ([], True)

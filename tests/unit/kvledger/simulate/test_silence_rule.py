@@ -104,6 +104,21 @@ def test_complete_is_owed_where_everybody_is_known(fleet: Fleet) -> None:
     assert fleet.outcome(*BOTH, exclusions=gone) is Outcome.UNJUSTIFIED_SILENCE
 
 
+def test_a_doubt_explains_a_floor_and_that_nothing_is_claimed(fleet: Fleet) -> None:
+    log = fleet.truth.log_of("w")
+    log.doubt(2)
+    fleet.run(25)
+    floor = credit("w", 1, at_least=True)
+    assert fleet.outcome(floor, credit("w2")) is Outcome.OK
+    # Of another one it explains only that the answer isn't complete.
+    verdict = fleet.verdict(floor, credit("w2", at_least=True))
+    assert (verdict.worker, "is called partial" in verdict.why) == ("w2", True)
+    log.store([2])
+    fleet.run(40)
+    assert fleet.outcome(*BOTH) is Outcome.UNJUSTIFIED_SILENCE
+    assert fleet.outcome(credit("w", at_least=True), credit("w2"), **WHOLE) is Outcome.UNJUSTIFIED_SILENCE
+
+
 def test_nobody_held_it_and_still_complete_is_owed(fleet: Fleet) -> None:
     assert fleet.outcome(chain=(7, 8)) is Outcome.UNJUSTIFIED_SILENCE
     assert fleet.outcome(chain=(7, 8), **WHOLE) is Outcome.OK
