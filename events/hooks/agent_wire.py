@@ -13,6 +13,8 @@ import msgspec
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 8 << 20
+MAX_ASK_BYTES = 1 << 19
+"""A whole order of digests fits; reading it takes the engine's interpreter a millisecond, not a second."""
 HASHES_AT_ONCE = 4_096
 """Hashes in one order to remove, and rows in one page of an inspection."""
 NOBODY = -1
@@ -118,11 +120,12 @@ def frame(message: Ask | Answer) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
-def bodies(buffer: bytearray) -> Iterator[bytes]:
-    """Takes whole frames out of what has been received so far. Raises FrameError for one that is too large."""
+def bodies(buffer: bytearray, most: int = MAX_FRAME_BYTES) -> Iterator[bytes]:
+    """Takes whole frames out of what has been received so far. Raises FrameError for one of more than `most`
+    bytes."""
     while len(buffer) >= _HEAD.size:
         (length,) = _HEAD.unpack_from(buffer)
-        if length > MAX_FRAME_BYTES:
+        if length > most:
             raise FrameError(f"a frame of {length} bytes")
         if len(buffer) < _HEAD.size + length:
             return
@@ -134,9 +137,12 @@ def bodies(buffer: bytearray) -> Iterator[bytes]:
 def read_ask(body: bytes) -> Ask:
     """Raises FrameError."""
     try:
-        return _ASK.decode(body)
+        ask = _ASK.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("no question") from error
+    if len(ask.hashes) > HASHES_AT_ONCE:
+        raise FrameError(f"{len(ask.hashes)} hashes at once")
+    return ask
 
 
 def read_answer(body: bytes) -> Answer:

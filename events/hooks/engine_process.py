@@ -11,6 +11,8 @@ from typing import Any
 
 from events.hooks import agent_wire as wire
 
+_PORT_DIGITS = 5
+
 
 def process_facts() -> tuple[int, str, str]:
     """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
@@ -55,7 +57,7 @@ def hold(hello: wire.Hello) -> EngineProcess | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         descriptor = os.pidfd_open(hello.pid)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, OverflowError):
         return None
     started = ""
     with contextlib.suppress(OSError, IndexError):
@@ -71,4 +73,4 @@ def port_of(endpoint: Any) -> int | None:
     if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
         return None
     port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdigit() else None
+    return int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else None
