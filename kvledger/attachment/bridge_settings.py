@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from events.model.profile import ContentProfile
 from kvledger.keyfile import write_private
 
+LOG = logging.getLogger(__name__)
 SUFFIX = ".settings.json"
 
 
@@ -30,8 +32,11 @@ class BridgeSettings(BaseModel):
 
 
 def leave(path: Path, settings: BridgeSettings) -> None:
-    """Replaces the file."""
-    write_private(path, settings.model_dump_json() + "\n")
+    """Replaces the file. Where that can't be done, a doctor knows less: no reason not to run."""
+    try:
+        write_private(path, settings.model_dump_json() + "\n")
+    except OSError as error:
+        LOG.warning("%s can't be written: %s", path, error.strerror or type(error).__name__)
 
 
 def read_all(home: Path) -> list[BridgeSettings]:
