@@ -16,6 +16,7 @@ from events.kafka.deadline import within
 LOG = logging.getLogger(__name__)
 CONNECT_S = 0.5
 RETRY_S = 1.0
+MAX_UNSENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,10 @@ class AgentClient:
 
     def _begin(self, ask: wire.Ask) -> asyncio.Queue[wire.Answer | None] | None:
         if self._writer is None or self._writer.is_closing():
+            return None
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            # It hasn't read for long; what waits there is nobody's question any more.
+            self._drop()
             return None
         answers: asyncio.Queue[wire.Answer | None] = asyncio.Queue()
         self._waiting[ask.id] = answers

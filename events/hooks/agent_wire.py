@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -22,6 +23,10 @@ NOBODY = -1
 SOCKET_VARIABLE = "KVLEDGER_AGENT_SOCKET"
 MAX_PATH_BYTES = 107
 _HEAD = struct.Struct(">I")
+_MOST = (1 << 62) - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
+"""A publication's or a control record's; -1: none."""
 
 
 def path_of_rank(path: str, rank: int) -> str:
@@ -40,10 +45,10 @@ class Ask(msgspec.Struct, omit_defaults=True):
 
     id: int
     ask: str
-    mark: int = NOBODY
+    mark: Number = NOBODY
     log: str = ""
     hashes: list[bytes] = []
-    request: int = NOBODY
+    request: Number = NOBODY
 
 
 class Group(msgspec.Struct):
@@ -66,8 +71,8 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     started: str
     boot: str
     version: str
-    rank: int
-    blocks: int
+    rank: Count
+    blocks: Count
     groups: list[Group]
     event_port: int | None = None
     replay_port: int | None = None
@@ -80,23 +85,23 @@ class Word(msgspec.Struct, tag="word", omit_defaults=True):
     are still in the memory of running requests."""
 
     id: int
-    seq: int
+    seq: Number
     told: bool
-    oldest: int
-    running: int
-    waiting: int
+    oldest: Number
+    running: Count
+    waiting: Count
     used: float
-    removed: int = 0
-    referenced: int = 0
+    removed: Count = 0
+    referenced: Count = 0
 
 
 class Page(msgspec.Struct, tag="page", omit_defaults=True):
     """Part of an inspection as of publication `seq`: (group, hash, copies, copies referenced)."""
 
     id: int
-    seq: int
+    seq: Number
     told: bool
-    rows: list[tuple[int, bytes, int, int]]
+    rows: list[tuple[Count, bytes, Count, Count]]
     last: bool = False
 
 

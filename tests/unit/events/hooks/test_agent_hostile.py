@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -155,3 +156,43 @@ def test_a_process_number_that_none_can_have_is_nobodys_process() -> None:
     for pid in (2**63 - 1, -1, 0):
         assert hold(wire.Hello(1, wire.PROTOCOL, "life", pid, "1", boot, "0.32.0", 0, 1, [])) is None
     assert [port_of(f"tcp://*:{port}") for port in ("²", "9" * 5_000, "", "5557")] == [None, None, None, 5557]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"running": -5}, {"waiting": -1}, {"oldest": -2}, {"seq": 1 << 62}, {"seq": -2}, {"removed": -1}],
+    ids=str,
+)
+def test_a_word_that_no_engine_can_mean_is_not_understood(changed: dict[str, int]) -> None:
+    said = {"seq": 1, "oldest": -1, "running": 0, "waiting": 0} | changed
+    word = wire.Word(1, told=True, used=0.5, **said)
+    (body,) = wire.bodies(bytearray(wire.frame(word)))
+    with pytest.raises(wire.FrameError):
+        wire.read_answer(body)
+
+
+async def test_an_agent_that_no_longer_reads_costs_its_bridge_no_memory(path: str) -> None:
+    stopped = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = bytearray(await reader.read(1 << 16))
+        (body,) = wire.bodies(received)
+        hello = wire.Hello(
+            wire.read_ask(body).id, wire.PROTOCOL, "life", os.getpid(), "", "", "0.32.0", 0, 9, []
+        )
+        writer.write(wire.frame(hello))
+        await writer.drain()
+        await stopped.wait()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, path)
+    client = AgentClient(path)
+    assert await client.connect(WAIT_S)
+    for _ in range(100):
+        assert await client.remove([b"x" * 64] * wire.HASHES_AT_ONCE, 1, 0.01) is None
+        if not client.connected:
+            break
+    assert not client.connected
+    client.close()
+    stopped.set()
+    server.close()
