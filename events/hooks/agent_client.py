@@ -68,8 +68,7 @@ class AgentClient:
             self._drop()
             return False
         self._told = ""
-        if self.process is not None:
-            self.process.close()
+        # The one before may still be held by whoever is to see its end, and lives on if only the connection ended.
         self.process = hold(answer)
         self.hello = answer
         return True
@@ -113,9 +112,7 @@ class AgentClient:
     def close(self) -> None:
         """Ends the connection. Idempotent; a later call connects again."""
         self._drop()
-        if self.process is not None:
-            self.process.close()
-            self.process = None
+        self.process = None
 
     # --- inside -------------------------------------------------------------------------------------
 

@@ -34,9 +34,9 @@ class EngineProcess:
         self._descriptor = descriptor
 
     def ended(self) -> bool:
-        """Whether the process is gone; True for ever after."""
+        """Whether the process was seen to end; True for ever after. One that was let go of before says nothing."""
         if self._descriptor < 0:
-            return True
+            return self._descriptor == -1
         watch = select.poll()
         watch.register(self._descriptor, select.POLLIN)
         if watch.poll(0):
@@ -44,6 +44,9 @@ class EngineProcess:
             self._descriptor = -1
             return True
         return False
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Lets go of it. Idempotent."""

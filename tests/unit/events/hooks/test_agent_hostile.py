@@ -16,6 +16,7 @@ import pytest
 from events.hooks import agent_wire as wire
 from events.hooks.agent import JOB, Agent, attach
 from events.hooks.agent_client import AgentClient
+from events.hooks.agent_link import AgentLink
 from events.hooks.agent_socket import MAX_CLIENTS
 from events.hooks.engine_process import hold, port_of
 from tests.support.engine_with_agent import WAIT_S, agent, core, modules, names, path, prompt, ran, until
@@ -196,3 +197,32 @@ async def test_an_agent_that_no_longer_reads_costs_its_bridge_no_memory(path: st
     client.close()
     stopped.set()
     server.close()
+
+
+async def test_a_living_process_is_never_told_to_have_ended_because_its_connection_did(
+    agent: Agent, core: FakeCore
+) -> None:
+    client = AgentClient(agent.path)
+    link = AgentLink(client)
+    hello = await link.present()
+    assert hello is not None
+    link.trust(hello)
+    assert link.ended() is None
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(MAX_CLIENTS)]
+    for raw in silent:
+        raw.connect(agent.path)
+    await until(lambda: not client.connected)
+    # Between the new connection and the confirmation that makes it trusted again.
+    deadline_s = time.monotonic() + WAIT_S
+    while (again := await link.present()) is None:
+        assert time.monotonic() < deadline_s
+        assert link.ended() is None
+        await asyncio.sleep(0.01)
+    assert again is not hello
+    assert link.ended() is None
+    link.trust(again)
+    assert link.ended() is None
+    link.close()
+    assert link.ended() is None
+    for raw in silent:
+        raw.close()
