@@ -129,6 +129,14 @@ def main() -> NoReturn:
             advice=f'install "kvledger[{extra}]"',
             exit_code=ExitCode.CONFIGURATION,
         )
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(
+            f"{error.filename}: {error.strerror or type(error).__name__}",
+            advice="is there room, and may this user read and write there?",
+            exit_code=ExitCode.CONFIGURATION,
+        )
     except KeyboardInterrupt:
         _fail("interrupted", advice="", exit_code=ExitCode.INTERRUPTED)
     sys.exit(ExitCode.OK)

@@ -211,6 +211,11 @@ class Agent:
 
         return cache
 
+    @property
+    def ended(self) -> bool:
+        """Whether its socket is closed."""
+        return self._server.ended
+
     def _hello(self, number: int) -> wire.Hello:
         pid, started, boot = process_facts()
         return wire.Hello(

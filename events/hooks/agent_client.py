@@ -16,7 +16,7 @@ from events.kafka.deadline import within
 LOG = logging.getLogger(__name__)
 CONNECT_S = 0.5
 RETRY_S = 1.0
-MAX_UNREAD_BYTES = 1 << 20
+MAX_UNSENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,7 @@ class AgentClient:
     def close(self) -> None:
         """Ends the connection. Idempotent; a later call connects again."""
         self._drop()
-        if self.process is not None:
-            self.process.close()
-            self.process = None
+        self.process = None
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -135,8 +133,8 @@ class AgentClient:
     def _begin(self, ask: wire.Ask) -> asyncio.Queue[wire.Answer | None] | None:
         if self._writer is None or self._writer.is_closing():
             return None
-        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            # Its process stands still: what it hasn't read was given up long ago.
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            # It hasn't read for long; what waits there is nobody's question any more.
             self._drop()
             return None
         answers: asyncio.Queue[wire.Answer | None] = asyncio.Queue()

@@ -7,7 +7,6 @@ be done there is put into the engine's own queue, and done between two steps. St
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 import threading
@@ -17,8 +16,9 @@ from collections.abc import Callable
 
 from events.hooks import agent_wire as wire
 from events.hooks.agent_pool import Contents, EnginePool, Removal, Standing
-from events.hooks.agent_socket import MAX_CLIENTS, is_ours, listen
+from events.hooks.agent_socket import MAX_CLIENTS, is_ours, leave, listen, place_of
 
+DOOR_S = 0.05
 MAX_OUTSTANDING = 64
 MAX_UNSENT_BYTES = 32 << 20
 PAUSE_S = 0.0005
@@ -38,6 +38,7 @@ class _Client:
         self.received = bytearray()
         self.unsent = bytearray()
         self.outstanding = 0
+        self.looking = False
 
 
 class AgentServer:
@@ -64,6 +65,7 @@ class AgentServer:
         self._fail = fail
         self._monotonic_s = monotonic_s
         self._listening = listen(path)
+        self._place = place_of(path)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -87,6 +89,11 @@ class AgentServer:
             self._wake()
         else:
             self._close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything is closed."""
+        return self._ended and not self._thread.is_alive()
 
     # --- on the engine's thread ---------------------------------------------------------------------
 
@@ -139,8 +146,7 @@ class AgentServer:
         for one in (self._listening, self._waker, self._woken):
             one.close()
         self._selector.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
+        leave(self._path, self._place)
 
     def _turn(self) -> None:
         ready = self._selector.select(PAUSE_S if self._later else None)
@@ -165,11 +171,17 @@ class AgentServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listening.accept()
-        except OSError:
+        except BlockingIOError:
             return
-        if len(self._clients) >= MAX_CLIENTS or not is_ours(connection):
+        except OSError:
+            # No descriptor is left in this process: it waits for one at the door, and is not asked without pause.
+            time.sleep(DOOR_S)
+            return
+        if not is_ours(connection):
             connection.close()
             return
+        if len(self._clients) >= MAX_CLIENTS:
+            self._drop(next(iter(self._clients.values())))
         connection.setblocking(False)
         self._clients[connection] = _Client(connection)
         self._selector.register(connection, selectors.EVENT_READ)
@@ -189,9 +201,11 @@ class AgentServer:
         if not data:
             self._drop(client)
             return
+        # Who has spoken last is the last to be sent away for another one.
+        self._clients[client.connection] = self._clients.pop(client.connection)
         client.received += data
         try:
-            for body in wire.bodies(client.received):
+            for body in wire.bodies(client.received, wire.MAX_ASK_BYTES):
                 self._take(client, wire.read_ask(body))
         except wire.FrameError:
             self._drop(client)
@@ -207,7 +221,10 @@ class AgentServer:
                 self._answer(client, self._hello(ask.id))
             case "confirm":
                 self._on_engine(lambda: self._stand(client, ask))
+            case "inspect" if client.looking:
+                self._answer(client, wire.Failed(ask.id, "one look at a time"))
             case "inspect":
+                client.looking = True
                 self._on_engine(lambda: self._inspect(client, ask))
             case "remove":
                 keys = self._pool.resolve(ask.hashes, _let_others)
@@ -243,6 +260,7 @@ class AgentServer:
                 rows = []
             if len(rows) % 256 == 0:
                 _let_others()
+        client.looking = False
         self._answer(client, wire.Page(number, contents.seq, contents.told, rows, last=True))
 
     def _answer(self, client: _Client, answer: wire.Answer) -> None:

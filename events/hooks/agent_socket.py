@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -39,6 +40,22 @@ def listen(path: str) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def place_of(path: str) -> tuple[int, int] | None:
+    """What tells this socket file from another one that has taken its place."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def leave(path: str, place: tuple[int, int] | None) -> None:
+    """Removes the file if it is still the one that was bound."""
+    if place is not None and place_of(path) == place:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _clear(path: str) -> None:

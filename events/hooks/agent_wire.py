@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 8 << 20
+MAX_ASK_BYTES = 1 << 19
+"""A whole order of digests fits; reading it takes the engine's interpreter a millisecond, not a second."""
 HASHES_AT_ONCE = 4_096
 """Hashes in one order to remove, and rows in one page of an inspection."""
 NOBODY = -1
@@ -20,6 +23,10 @@ NOBODY = -1
 SOCKET_VARIABLE = "KVLEDGER_AGENT_SOCKET"
 MAX_PATH_BYTES = 107
 _HEAD = struct.Struct(">I")
+_MOST = (1 << 62) - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
+"""A publication's or a control record's; -1: none."""
 
 
 def path_of_rank(path: str, rank: int) -> str:
@@ -38,10 +45,10 @@ class Ask(msgspec.Struct, omit_defaults=True):
 
     id: int
     ask: str
-    mark: int = NOBODY
+    mark: Number = NOBODY
     log: str = ""
     hashes: list[bytes] = []
-    request: int = NOBODY
+    request: Number = NOBODY
 
 
 class Group(msgspec.Struct):
@@ -64,8 +71,8 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     started: str
     boot: str
     version: str
-    rank: int
-    blocks: int
+    rank: Count
+    blocks: Count
     groups: list[Group]
     event_port: int | None = None
     replay_port: int | None = None
@@ -78,23 +85,23 @@ class Word(msgspec.Struct, tag="word", omit_defaults=True):
     are still in the memory of running requests."""
 
     id: int
-    seq: int
+    seq: Number
     told: bool
-    oldest: int
-    running: int
-    waiting: int
+    oldest: Number
+    running: Count
+    waiting: Count
     used: float
-    removed: int = 0
-    referenced: int = 0
+    removed: Count = 0
+    referenced: Count = 0
 
 
 class Page(msgspec.Struct, tag="page", omit_defaults=True):
     """Part of an inspection as of publication `seq`: (group, hash, copies, copies referenced)."""
 
     id: int
-    seq: int
+    seq: Number
     told: bool
-    rows: list[tuple[int, bytes, int, int]]
+    rows: list[tuple[Count, bytes, Count, Count]]
     last: bool = False
 
 
@@ -118,11 +125,12 @@ def frame(message: Ask | Answer) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
-def bodies(buffer: bytearray) -> Iterator[bytes]:
-    """Takes whole frames out of what has been received so far. Raises FrameError for one that is too large."""
+def bodies(buffer: bytearray, most: int = MAX_FRAME_BYTES) -> Iterator[bytes]:
+    """Takes whole frames out of what has been received so far. Raises FrameError for one of more than `most`
+    bytes."""
     while len(buffer) >= _HEAD.size:
         (length,) = _HEAD.unpack_from(buffer)
-        if length > MAX_FRAME_BYTES:
+        if length > most:
             raise FrameError(f"a frame of {length} bytes")
         if len(buffer) < _HEAD.size + length:
             return
@@ -134,9 +142,12 @@ def bodies(buffer: bytearray) -> Iterator[bytes]:
 def read_ask(body: bytes) -> Ask:
     """Raises FrameError."""
     try:
-        return _ASK.decode(body)
+        ask = _ASK.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("no question") from error
+    if len(ask.hashes) > HASHES_AT_ONCE:
+        raise FrameError(f"{len(ask.hashes)} hashes at once")
+    return ask
 
 
 def read_answer(body: bytes) -> Answer:

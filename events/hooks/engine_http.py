@@ -11,6 +11,13 @@ import httpx
 
 from events.hooks.engine_port import RefusalReason
 
+MAX_ANSWER_BYTES = 16 << 20
+"""A page of metrics of an engine of 64 ranks with 100 adapters is a tenth of it."""
+
+
+class AnswerTooLargeError(httpx.HTTPError):
+    """The server sends more than any engine has to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResetAnswer:
@@ -65,12 +72,15 @@ class EngineHttp:
     async def _served_model(self, timeout_s: float) -> str:
         answer = await self.ask("GET", "/v1/models", None, timeout_s)
         try:
-            return str(answer.json()["data"][0]["id"])
+            return str(json_of(answer)["data"][0]["id"])
         except (ValueError, KeyError, IndexError, TypeError):
             return self._model or "default"
 
     async def ask(self, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
-        """One request and its whole answer. Raises httpx.HTTPError or TimeoutError."""
+        """One request and its whole answer, of at most `MAX_ANSWER_BYTES` also where it was packed.
+
+        Raises httpx.HTTPError, also for an address that is none, or TimeoutError.
+        """
         headers = {"X-data-parallel-rank": str(self._rank)} if self._rank else {}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -80,13 +90,41 @@ class EngineHttp:
             asyncio.timeout(timeout_s),
             httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=secured) as client,
         ):
-            return await client.request(method, self.url + path, json=body, headers=headers)
+            try:
+                asked = client.build_request(method, self.url + path, json=body, headers=headers)
+                answer = await client.send(asked, stream=True)
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise httpx.UnsupportedProtocol("no address of a server") from error
+            try:
+                return httpx.Response(answer.status_code, content=await _read(answer), request=asked)
+            finally:
+                await answer.aclose()
+
+
+async def _read(answer: httpx.Response) -> bytes:
+    body = bytearray()
+    async for part in answer.aiter_bytes():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            raise AnswerTooLargeError(f"more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def json_of(answer: httpx.Response) -> Any:
+    """The JSON of an answer. Raises ValueError for what is none, is nested without end, or holds text that can't
+    be written down again (half a surrogate pair)."""
+    try:
+        document = answer.json()
+        json.dumps(document, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return document
 
 
 def _success(answer: httpx.Response) -> bool:
     """Older servers answer a done reset with an empty body."""
     try:
-        document = answer.json()
-    except (ValueError, json.JSONDecodeError):
+        document = json_of(answer)
+    except ValueError:
         return True
     return not isinstance(document, dict) or document.get("success", True) is True

@@ -11,6 +11,8 @@ from typing import Any
 
 from events.hooks import agent_wire as wire
 
+_PORT_DIGITS = 5
+
 
 def process_facts() -> tuple[int, str, str]:
     """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
@@ -42,14 +44,14 @@ class EngineProcess:
                 self.close()
         return self._ended
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Lets go of it. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def name_of(hello: wire.Hello) -> str:
@@ -62,7 +64,7 @@ def hold(hello: wire.Hello) -> EngineProcess | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         descriptor = os.pidfd_open(hello.pid)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, OverflowError):
         return None
     started = ""
     with contextlib.suppress(OSError, IndexError):
@@ -78,4 +80,4 @@ def port_of(endpoint: Any) -> int | None:
     if not isinstance(endpoint, str) or not endpoint.startswith("tcp://"):
         return None
     port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdecimal() else None
+    return int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else None

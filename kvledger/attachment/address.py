@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from events.errors import KvledgerError
-from kvledger.attachment.report import EventSource
+
+if TYPE_CHECKING:
+    from kvledger.attachment.report import EventSource
 
 CONNECT_S = 2.0
 
@@ -81,6 +84,22 @@ def given(url: str, rank: int, events: str, replay: str | None, topic: str) -> R
     return RankAddress(rank, endpoint, replay, topic)
 
 
+def is_socket(address: str) -> bool:
+    """Whether a ZMQ socket could connect to the address; `*` is for the engine's side only."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return bool(rest)
+    host, _, port = rest.rpartition(":")
+    return (
+        scheme == "tcp"
+        and host not in ("", "*")
+        and port.isascii()
+        and port.isdigit()
+        and len(port) <= 5
+        and 0 < int(port) < 65_536
+    )
+
+
 async def is_listening(endpoint: str) -> bool:
     """Whether somebody takes TCP connections at `tcp://host:port`."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -97,7 +116,7 @@ def _shift(address: str, rank: int) -> str:
     head, _, port = address.rpartition(":")
     if rank == 0 or address.startswith("ipc:"):
         return address
-    if not port.isdecimal():
+    if not (port.isascii() and port.isdigit()):
         raise SourceUnreachableError(f"{address!r} does not end with a port", "pass tcp://host:port")
     return f"{head}:{int(port) + rank}"
 
@@ -116,6 +135,10 @@ def _reach(address: str, host: str, url: str, rank: int) -> str:
             )
         return address
     head, _, port = address.rpartition(":")
-    if "*" in head or "::" in head:
-        return f"tcp://{host}:{port}"
-    return address
+    reached = f"tcp://{host}:{port}" if "*" in head or "::" in head else address
+    if not is_socket(reached):
+        raise SourceUnreachableError(
+            f"rank {rank} says that it publishes at {address!r}, which is no address",
+            'start vLLM with "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"',
+        )
+    return reached

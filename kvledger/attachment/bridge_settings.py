@@ -33,11 +33,11 @@ class BridgeSettings(BaseModel):
 
 
 def leave(path: Path, settings: BridgeSettings) -> None:
-    """Replaces the file; without it only `kvledger doctor` knows less."""
+    """Replaces the file. Where that can't be done, a doctor knows less: no reason not to run."""
     try:
         write_private(path, settings.model_dump_json() + "\n")
     except OSError as error:
-        LOG.warning("%s can't be written: %s", path, error.strerror or error)
+        LOG.warning("%s can't be written: %s", path, error.strerror or type(error).__name__)
 
 
 def read_all(home: Path) -> list[BridgeSettings]:

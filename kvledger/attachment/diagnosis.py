@@ -10,6 +10,7 @@ from typing import Any
 from events.model.profile import ContentProfile
 from kvledger.attachment.address import RankAddress
 from kvledger.attachment.bridge_settings import BridgeSettings
+from kvledger.attachment.metric_page import count_of
 from kvledger.attachment.plan import EVENTS_CONFIG
 from kvledger.attachment.probe import Sent, Wire
 from kvledger.attachment.report import EngineReport
@@ -249,9 +250,9 @@ def _speculates(report: EngineReport) -> bool:
 def _alignment(report: EngineReport) -> int | None:
     """Where hits may end, if not at every block (vLLM 0.32.0, config/cache.py)."""
     for name in ("cache_hit_alignment_tokens", "effective_attention_block_size"):
-        value = report.cache_setting(name)
-        if value is not None and value.isdecimal() and int(value) > 0:
-            return int(value)
+        value = count_of(report.cache_setting(name))
+        if value:
+            return value
     return None
 
 

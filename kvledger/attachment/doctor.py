@@ -11,13 +11,14 @@ from typing import Any
 import httpx
 
 from events.errors import KvledgerError
-from events.hooks.engine_http import EngineHttp
+from events.hooks.engine_http import EngineHttp, json_of
 from events.ids import Basis
 from events.model.profile import ContentProfile
 from kvledger.attachment.address import RankAddress, SourceUnreachableError, given, resolve
 from kvledger.attachment.bridge_settings import BridgeSettings, read_all
 from kvledger.attachment.diagnosis import Cause, Diagnosis, Findings, Prediction, diagnose
 from kvledger.attachment.identity import learn
+from kvledger.attachment.metric_page import count_of
 from kvledger.attachment.plan import ask
 from kvledger.attachment.probe import Prober, Sent
 from kvledger.attachment.report import EngineReport
@@ -27,6 +28,8 @@ from router_client.failure import DeniedError, RouterError, StaleError, Unavaila
 
 BLOCKS = 4
 DEFAULT_BLOCK = 16
+MAX_PROMPT = 1 << 17
+"""Tokens; an engine that says that its blocks are larger is not examined with whole ones."""
 PREDICT_S = 10.0
 ASK_S = 5.0
 BOUND_S = 3_600.0
@@ -58,14 +61,18 @@ class Lookups:
             async with httpx.AsyncClient(timeout=ASK_S, trust_env=False, headers=headers) as client:
                 answer = await client.get(f"{self.url}/v1/workers")
                 answer.raise_for_status()
-                rows = answer.json()["workers"]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+                rows = list(json_of(answer)["workers"])
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
             raise CommandError(
                 f"the lookup service at {self.url} does not list its workers ({type(error).__name__})",
                 advice="start the stack with `kvledger up`, or name the service with --lookup-url",
                 exit_code=ExitCode.UNAVAILABLE,
             ) from error
-        return [row for row in rows if isinstance(row, dict)]
+        return [row for row in rows if isinstance(row, dict) and _is_row(row)]
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("worker"), str) and isinstance(row.get("dp_rank"), int)
 
 
 async def choose(url: str | None, lookups: Lookups) -> str:
@@ -100,7 +107,10 @@ async def examine(
     # A worker that was attached under another name before falls silent; who speaks now is meant.
     mine.sort(key=lambda row: float("inf") if row.get("pulse_ms_ago") is None else row["pulse_ms_ago"])
     ranks = sorted({0, *(report.sources or {}), *(int(row["dp_rank"]) for row in mine)})
-    learned = learn(report, None, {}, len(ranks)).profile.content
+    try:
+        learned = learn(report, None, {}, len(ranks)).profile.content
+    except KvledgerError as error:
+        raise CommandError(str(error), exit_code=ExitCode.UNAVAILABLE) from error
     found: list[Examined] = []
     for rank in ranks:
         row = next((row for row in mine if row["dp_rank"] == rank), None)
@@ -151,9 +161,9 @@ async def _rank(
 
 def _length(report: EngineReport, learned: ContentProfile) -> int:
     size = learned.block_tokens or DEFAULT_BLOCK
-    alignment = report.cache_setting("cache_hit_alignment_tokens")
-    step = max(size, int(alignment) if alignment is not None and alignment.isdecimal() else 0)
-    length = BLOCKS * step + size // 2 + 1
+    alignment = count_of(report.cache_setting("cache_hit_alignment_tokens"))
+    step = max(size, alignment or 0)
+    length = min(BLOCKS * step + size // 2 + 1, MAX_PROMPT)
     longest = report.model.max_model_len
     return length if longest is None else max(2, min(length, longest - 2))
 

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from events.ids import Tier
 from events.model.profile import ContentProfile, LayoutProfile
+from kvledger.attachment.metric_page import count_of
 from kvledger.attachment.model_file import ModelFiles
-from kvledger.attachment.report import FETCHING, UNNAMED_WEIGHTS, EngineReport
+from kvledger.attachment.report import FETCHING, UNNAMED_WEIGHTS, EngineReport, NotAnEngineError
 from kvledger.engine_profile import EngineFacts, EngineProfile
 
 DEV = "the engine says it only with VLLM_SERVER_DEV_MODE=1"
@@ -59,7 +62,10 @@ def learn(
     adapters: Mapping[str, str],
     ranks: int,
 ) -> Learned:
-    """`adapters`: revision by name of those whose files were read; `ranks`: data-parallel ranks of the server."""
+    """`adapters`: revision by name of those whose files were read; `ranks`: data-parallel ranks of the server.
+
+    Raises NotAnEngineError for values that no profile can hold.
+    """
     values: dict[str, Any] = {"model": report.model.id}
     why: dict[str, str] = {}
     for name, find in (
@@ -74,23 +80,27 @@ def learn(
             why[name] = reason or "it is too long"
         else:
             values[name] = value
-    block = report.cache_setting("block_size")
-    if block is not None and block.isdecimal() and int(block) > 0:
-        values["block_tokens"] = int(block)
+    block = count_of(report.cache_setting("block_size"))
+    if block:
+        values["block_tokens"] = block
     if files is not None:
         values |= {"chat_template": files.chat_template, "mm_processor": files.processor}
     connectors = _connectors(report)
-    profile = EngineProfile(
-        content=ContentProfile(**values),
-        layout=_layout(report, connectors),
-        adapters=dict(adapters),
-        engine=EngineFacts(
-            version=report.version,
-            hash_algorithm=report.cache_setting("prefix_caching_hash_algo"),
-            connectors=connectors,
-            capacity_blocks=_capacity(report, ranks),
-        ),
-    )
+    try:
+        profile = EngineProfile(
+            content=ContentProfile(**values),
+            layout=_layout(report, connectors),
+            adapters=dict(adapters),
+            engine=EngineFacts(
+                version=report.version,
+                hash_algorithm=report.cache_setting("prefix_caching_hash_algo"),
+                connectors=connectors,
+                capacity_blocks=_capacity(report, ranks),
+            ),
+        )
+    except ValidationError as error:
+        field = ".".join(str(step) for step in error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise NotAnEngineError(f"{report.url} says of its {field} what no engine can mean") from error
     return Learned(profile, why)
 
 
@@ -211,5 +221,5 @@ def _layout(report: EngineReport, connectors: tuple[str, ...]) -> LayoutProfile:
 
 def _capacity(report: EngineReport, ranks: int) -> dict[Tier, int]:
     """vLLM adds up the blocks of all ranks (v1/engine/core_client.py), so of one alone it says how many."""
-    blocks = report.cache_setting("num_gpu_blocks")
-    return {Tier.GPU: int(blocks)} if ranks == 1 and blocks and blocks.isdecimal() and int(blocks) > 0 else {}
+    blocks = count_of(report.cache_setting("num_gpu_blocks"))
+    return {Tier.GPU: blocks} if ranks == 1 and blocks else {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
 _LABEL = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
+_DIGITS = 15
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -31,6 +33,9 @@ def samples(page: str) -> Iterator[Sample]:
             number = float(value)
         except ValueError:
             continue
+        if not math.isfinite(number):
+            # No counter and no gauge that is read here can be that.
+            continue
         pairs = {key: _ESCAPE.sub(_unescape, text) for key, text in _LABEL.findall(labels or "")}
         yield Sample(name, pairs, number)
 
@@ -43,6 +48,11 @@ def total(found: Iterable[Sample], name: str, **labels: str) -> float | None:
         if sample.name == name and all(sample.labels.get(key) == value for key, value in labels.items())
     ]
     return sum(values) if values else None
+
+
+def count_of(text: str | None) -> int | None:
+    """A count that stands in a label; None for whatever else stands there."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
 def _unescape(found: re.Match[str]) -> str:

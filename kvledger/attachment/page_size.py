@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from events.hooks.engine_http import EngineHttp
+from events.hooks.engine_http import EngineHttp, json_of
 
 ASK_S = 5.0
 ROUTES = ("/server_info", "/get_server_info")
@@ -22,7 +22,7 @@ async def page_size(http: EngineHttp, timeout_s: float = ASK_S) -> int | None:
     for route in ROUTES:
         try:
             answer = await http.ask("GET", route, None, timeout_s)
-            document = answer.json() if answer.status_code == 200 else None
+            document = json_of(answer) if answer.status_code == 200 else None
         except (httpx.HTTPError, TimeoutError, ValueError):
             continue
         found = _told(document)

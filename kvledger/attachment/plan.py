@@ -82,7 +82,10 @@ async def make_plan(wanted: Wanted, home: Path, note: Note = lambda _: None) -> 
     book = DigestBook(home / DIGESTS, progress=lambda path, size: note(f"reading {path} ({size:,} bytes)"))
     files = await _files(wanted, report, book, note)
     adapters = await read_adapters(wanted, report, book)
-    learned: Learned = learn(report, files, adapters, len(ranks))
+    try:
+        learned: Learned = learn(report, files, adapters, len(ranks))
+    except NotAnEngineError as error:
+        raise _no_engine(error) from error
     profile = merge(learned.profile, wanted.given)
     why = {name: reason for name, reason in learned.why.items() if name in profile.missing()}
     worker = worker_name(wanted.url) if wanted.worker is None else wanted.worker
@@ -97,8 +100,7 @@ async def ask(url: str, api_key: str | None = None) -> EngineReport:
         advice = "is it the engine's HTTP server, and has it loaded its model?"
         raise CommandError(str(error), advice=advice, exit_code=ExitCode.UNAVAILABLE) from error
     except NotAnEngineError as error:
-        advice = "give the address that clients send /v1/completions to"
-        raise CommandError(str(error), advice=advice, exit_code=ExitCode.UNAVAILABLE) from error
+        raise _no_engine(error) from error
     except EngineRefusedError as error:
         advice = "put the engine's --api-key into a file and pass --api-key-file FILE"
         raise CommandError(str(error), advice=advice, exit_code=ExitCode.CONFIGURATION) from error
@@ -190,8 +192,13 @@ def here(path: str | None, url: str) -> Path | None:
     """A folder that the engine names, where it surely means this machine's."""
     if path is None or not path.startswith("/") or not is_local(url):
         return None
-    folder = Path(path)
-    return folder if folder.is_dir() else None
+    # A folder that this user may not look into is as unknown as one that isn't there.
+    return Path(path) if os.path.isdir(path) else None
+
+
+def _no_engine(error: NotAnEngineError) -> CommandError:
+    advice = "give the address that clients send /v1/completions to"
+    return CommandError(str(error), advice=advice, exit_code=ExitCode.UNAVAILABLE)
 
 
 def _name(report: EngineReport) -> str:

@@ -14,7 +14,7 @@ import zmq.asyncio
 
 from events.errors import DecodeError, KvledgerError
 from events.hooks.engine_event import BlockStored
-from events.hooks.engine_http import EngineHttp
+from events.hooks.engine_http import EngineHttp, json_of
 from events.hooks.engine_wire import decode_frames
 from events.hooks.vllm import decode_batch
 from events.identity import pack_tokens
@@ -127,7 +127,7 @@ class Prober:
         body = {"model": self.report.model.id, "prompt": secrets.token_hex(512), "add_special_tokens": False}
         try:
             answer = await self.http.ask("POST", "/tokenize", body, SEND_S)
-            ids = answer.json()["tokens"] if answer.status_code == 200 else []
+            ids = json_of(answer)["tokens"] if answer.status_code == 200 else []
         except (httpx.HTTPError, TimeoutError, OSError, ValueError, KeyError, TypeError):
             return []
         found = {one for one in ids if isinstance(one, int) and one >= 0} if isinstance(ids, list) else set()
@@ -158,7 +158,7 @@ class Prober:
 def _cached(answer: httpx.Response) -> int | None:
     """`usage.prompt_tokens_details.cached_tokens`, which vLLM gives with --enable-prompt-tokens-details."""
     try:
-        details: Any = answer.json()["usage"]["prompt_tokens_details"]
+        details: Any = json_of(answer)["usage"]["prompt_tokens_details"]
     except (ValueError, KeyError, TypeError):
         return None
     cached = details.get("cached_tokens") if isinstance(details, dict) else None

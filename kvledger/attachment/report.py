@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from events.errors import KvledgerError
-from events.hooks.engine_http import EngineHttp
-from kvledger.attachment.metric_page import Sample, samples, total
+from events.hooks.engine_http import EngineHttp, json_of
+from kvledger.attachment.metric_page import Sample, count_of, samples, total
 
 READ_S = 10.0
 INFO_S = 60.0
@@ -35,6 +35,12 @@ FETCHING = "vllm:num_requests_kv_fetch_by_stage"
 UNNAMED_WEIGHTS = "default"
 """What vLLM 0.32.0 calls weights that nobody has named (v1/engine/core.py)."""
 STARTED = "process_start_time_seconds"
+
+
+MAX_RANKS = 1_024
+MAX_NAME = 200
+Line = Annotated[str, StringConstraints(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""What an engine says is shown to people: one line, nothing that a terminal obeys."""
 
 
 class EngineUnreachableError(KvledgerError):
@@ -55,11 +61,11 @@ class EventSource(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     enable_kv_cache_events: bool = True
-    publisher: str | None = "zmq"
-    endpoint: str = "tcp://*:5557"
-    replay_endpoint: str | None = None
+    publisher: Line | None = "zmq"
+    endpoint: Line = "tcp://*:5557"
+    replay_endpoint: Line | None = None
     buffer_steps: int = 10_000
-    topic: str = ""
+    topic: Line = ""
 
 
 class ServedModel(BaseModel):
@@ -67,9 +73,9 @@ class ServedModel(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: str
-    root: str | None = None
-    parent: str | None = None
+    id: Line
+    root: Line | None = None
+    parent: Line | None = None
     max_model_len: int | None = None
 
 
@@ -141,12 +147,12 @@ async def read_report(http: EngineHttp, timeout_s: float = READ_S) -> EngineRepo
     return EngineReport(
         url=http.url,
         models=models,
-        version=str(version.get("version", "")) if isinstance(version, Mapping) else "",
+        version=_line(version.get("version")) or "" if isinstance(version, Mapping) else "",
         sources=_sources(sources),
         cache={
-            int(sample.labels["engine"]): sample.labels
+            rank: sample.labels
             for sample in found
-            if sample.name == CACHE_INFO and sample.labels.get("engine", "").isdecimal()
+            if sample.name == CACHE_INFO and (rank := count_of(sample.labels.get("engine"))) is not None
         },
         metrics=found,
         config=config if isinstance(config, Mapping) else None,
@@ -159,7 +165,7 @@ async def read_weight_version(http: EngineHttp, timeout_s: float) -> str | None:
     """What the engine calls its weights; None where it has no such route or no name for them."""
     found = await _document(http, "/weight_info", timeout_s)
     version = found.get("weight_version") if isinstance(found, Mapping) else None
-    return None if version is None else str(version)
+    return _line(version)
 
 
 async def read_models(http: EngineHttp, timeout_s: float) -> tuple[ServedModel, ...]:
@@ -190,9 +196,15 @@ async def _document(http: EngineHttp, path: str, timeout_s: float) -> Any:
     if answer.status_code != 200:
         return None
     try:
-        return answer.json()
+        return json_of(answer)
     except ValueError:
         return None
+
+
+def _line(value: Any) -> str | None:
+    """A version's name; None for what is none."""
+    text = str(value) if isinstance(value, str | int | float) else ""
+    return text if text.isprintable() and 0 < len(text) <= MAX_NAME else None
 
 
 def _models(document: Any) -> tuple[ServedModel, ...]:
@@ -209,10 +221,17 @@ def _models(document: Any) -> tuple[ServedModel, ...]:
 def _sources(document: Any) -> Mapping[int, EventSource] | None:
     if not isinstance(document, Mapping):
         return None
+    if len(document) > MAX_RANKS:
+        raise NotAnEngineError(f"/kv_event_sources lists {len(document):,} ranks")
     found: dict[int, EventSource] = {}
-    for rank, source in document.items():
+    for name, source in document.items():
+        rank = count_of(name)
         try:
-            found[int(rank)] = EventSource.model_validate(source)
-        except (ValueError, ValidationError) as error:
-            raise NotAnEngineError(f"/kv_event_sources says of rank {rank!r} what can't be read") from error
+            if rank is None or rank >= MAX_RANKS:
+                raise ValueError(name)
+            found[rank] = EventSource.model_validate(source)
+        except ValueError as error:
+            raise NotAnEngineError(
+                f"/kv_event_sources says of rank {name[:20]!r} what can't be read"
+            ) from error
     return dict(sorted(found.items()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, MutableMapping
 
 from events.errors import KvledgerError
@@ -16,7 +17,7 @@ from events.hooks.engine_http import EngineHttp
 from events.hooks.hook import Hook
 from events.ids import Alarm
 from kvledger.attachment.life_identity import LifeIdentity
-from kvledger.attachment.metric_page import Sample
+from kvledger.attachment.metric_page import Sample, count_of
 from kvledger.attachment.plan import Plan
 from kvledger.attachment.relearn import Relearner, changed_adapters
 from kvledger.attachment.report import CACHE_INFO, read_metrics
@@ -153,17 +154,17 @@ def long_prompts(metrics: Iterable[Sample], rank: str) -> float | None:
         if sample.labels.get("engine") != rank:
             continue
         if sample.name == CACHE_INFO:
-            size = sample.labels.get("block_size", "")
-            block = int(size) if size.isdecimal() else None
+            block = count_of(sample.labels.get("block_size"))
             caching = sample.labels.get("enable_prefix_caching") != "False"
         elif sample.name == f"{PROMPTS}_count":
             count = (count or 0.0) + sample.value
-        elif sample.name == f"{PROMPTS}_bucket" and sample.labels.get("le", "+Inf") != "+Inf":
+        elif sample.name == f"{PROMPTS}_bucket":
             try:
-                bound = float(sample.labels["le"])
+                bound = float(sample.labels.get("le", "+Inf"))
             except ValueError:
                 continue
-            bounds[bound] = bounds.get(bound, 0.0) + sample.value
+            if math.isfinite(bound):
+                bounds[bound] = bounds.get(bound, 0.0) + sample.value
     least = min((bound for bound in bounds if block is not None and bound >= block), default=None)
     if count is None or least is None or not caching:
         return None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvledger.command.bridge import is_http, is_socket, sentence
+from kvledger.attachment.address import is_socket
+from kvledger.command.bridge import is_http, sentence
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
 

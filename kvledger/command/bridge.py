@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from kvledger.attachment.address import is_socket
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
 
@@ -158,26 +159,13 @@ def _check_addresses(place: str, endpoint: Address, replay: Address, engine_url:
         raise CommandError(what, advice="kvledger bridge --help", exit_code=ExitCode.USAGE)
 
 
-def is_socket(address: str) -> bool:
-    """Whether a ZMQ socket could connect to the address; `*` is for the engine's side only."""
-    scheme, _, rest = address.partition("://")
-    if scheme == "ipc":
-        return bool(rest)
-    host, _, port = rest.rpartition(":")
-    return (
-        scheme == "tcp"
-        and host not in ("", "*")
-        and port.isascii()
-        and port.isdigit()
-        and 0 < int(port) < 65_536
-    )
-
-
 def is_http(url: str) -> bool:
-    """Whether an HTTP client could ask there."""
+    """Whether an HTTP client could ask there. One with a password in it can't be given: the address goes into the
+    log, and from there to whoever asks for it."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        plain = "@" not in parts.netloc and not any(char.isspace() or not char.isprintable() for char in url)
+        return plain and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 

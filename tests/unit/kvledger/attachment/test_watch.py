@@ -155,9 +155,11 @@ def test_a_bucket_without_a_bound_is_left_out(garbage: str) -> None:
 async def test_what_is_void_is_kept_until_it_can_be_written_down(world: World, tmp_path: Path) -> None:
     plan = await make_plan(Wanted(world.engine.http_url), world.home)
     place = tmp_path / "elsewhere"
-    place.write_text("in the way of a folder")
     identity = LifeIdentity(place / "identity.json")
     assert identity.begin("life-1", plan) == ()
+    (place / "identity.json").unlink()
+    place.rmdir()
+    place.write_text("in the way of a folder")
     identity.follow("life-1", plan, [None])
     told = BridgeSettings(
         worker="w0",
