@@ -147,7 +147,7 @@ def attempt(honest: bytes, at: int, way: str, signer: Signer | None, outcome: Ou
             return
     assert made is not None
     verdict = judged(made)
-    if verdict == INVALID:
+    if verdict == INVALID or (signer is AUDITOR and _ignored_told(honest, made, verdict)):
         outcome.invalid += 1
     elif verdict != VerdictKind.PROVEN:
         outcome.wrong.append(f"byte {at}, {way}: {verdict}")
@@ -166,6 +166,17 @@ def attempt(honest: bytes, at: int, way: str, signer: Signer | None, outcome: Ou
             outcome.word.update(names)
         else:
             outcome.wrong.append(f"byte {at}, {way}: proven with other {', '.join(sorted(names))}")
+
+
+def _ignored_told(honest: bytes, made: bytes, verdict: str) -> bool:
+    """Whether nothing but the list of ignored control records was changed, which the second verifier takes as the
+    auditor's word."""
+    if verdict != f"{INVALID} and {VerdictKind.PROVEN}":
+        return False
+    before, after = (json.loads(unseal(raw.partition(b"\n")[0])[1]) for raw in (honest, made))
+    for statement in (before, after):
+        del statement["predicate"]["verdict"]["records_ignored"]
+    return bool(before == after)
 
 
 def attempts(places: Sequence[int], ways: Sequence[str], signer: str) -> Outcome:
