@@ -2042,8 +2042,8 @@ class Trial:
             return "none"
         return "derived" if case.stream.derived else "pool"
 
-    def membership(self, stated: Json) -> Json:
-        """What the statement says of the fleet, but for whose word that is."""
+    def membership(self) -> Json:
+        """What the statement says of the fleet."""
         lives: dict[Any, list[Json]] = defaultdict(list)
         for epoch in sorted(self.control.epochs.values(), key=lambda e: int(e["no"])):
             lives[epoch["life"]].append(epoch)
@@ -2053,7 +2053,7 @@ class Trial:
             if worker == CANARY and not any(c.appeared or c.stream.declared for c in cases):
                 canaries.append(path(epochs[-1]))
         return {
-            "basis": stated["basis"],
+            "basis": (self.membership_told or "membership: not evaluated").removeprefix("membership: "),
             "operator": key_id(self.control.operator),
             "lives": len(lives),
             "streams": len(self.control.epochs),
@@ -2559,6 +2559,14 @@ def counterexample(one: Json) -> tuple[Any, ...]:
     return (*where, one["event"], one["admitted_after"], one["count"], tuple(one["ids"]))
 
 
+HONESTY = "workers tell the truth in what they sign"
+VERDICT_FACTS = {
+    "kind", "request", "scope", "requester", "domains", "frontier", "control_hash", "closing_nonce", "conditions",
+    "reasons", "counterexamples", "holders", "removed", "cleared", "died", "evicted", "rejected", "recreated",
+    "transfers", "transfers_in_all", "records_ignored", "assumptions",
+}  # fmt: skip
+
+
 def compare(found: Json, stated: Json, trial: Trial) -> None:
     """That the statement says what came out here."""
     said = {
@@ -2572,12 +2580,14 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         "nonce": stated["closing_nonce"],
         "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
     }  # fmt: skip
+    need(stated.keys() == VERDICT_FACTS)
+    need(stated["requester"] == trial.request["requester"])
     need(stated["transfers_in_all"] == len(found["transfers"]))
     found["transfers"] = found["transfers"][:200]
     for name, value in said.items():
         if found[name] != value:
             raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
-    for assumed in (found["anchoring"], trial.membership_told):
+    for assumed in (found["anchoring"], trial.membership_told, HONESTY):
         if assumed and assumed not in stated["assumptions"]:
             raise Invalid(f"the evidence gives «{assumed}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:
@@ -2595,7 +2605,7 @@ def compare_frame(stated: Json, anchored: Json, trial: Trial) -> None:
     }
     for name, here, said in (
         ("request", request, stated["request"]),
-        ("membership", trial.membership(stated["membership"]), stated["membership"]),
+        ("membership", trial.membership(), stated["membership"]),
         ("checkpoint", anchored["checkpoint"], checkpoint),
         ("timeline", trial.timeline(), stated["timeline"]),
         ("anchoring", anchored["line"], stated["anchoring"]),

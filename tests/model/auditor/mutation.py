@@ -105,9 +105,9 @@ def resigned(made: bytes, signer: Signer) -> bytes | None:
     first, _, body = made.partition(b"\n")
     try:
         statement = json.loads(unseal(first)[1])
-    except (BundleError, ValueError):
+        statement["subject"][1]["digest"]["sha256"] = sha256(body).hex()
+    except (BundleError, ValueError, KeyError, IndexError, TypeError):
         return None
-    statement["subject"][1]["digest"]["sha256"] = sha256(body).hex()
     return seal(json.dumps(statement).encode(), signer) + b"\n" + body
 
 
