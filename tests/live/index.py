@@ -80,7 +80,7 @@ class Index:
 
     def profile_of(self, engine: LiveEngine) -> str:
         """The id of the profile that `kvledger attach` learns of an engine, of blocks without an adapter."""
-        learned = json.loads(self.run("attach", engine.url, "--check", "--json"))
+        learned = json.loads(self.run("attach", engine.url, "--check", "--json").splitlines()[-1])
         return profile_digest(ContentProfile.model_validate(learned["content"]))
 
     def unbridge_if_there(self, name: str) -> None:
