@@ -558,6 +558,7 @@ class Control:
         offset = int(line["o"])
         if self.start is not None and offset < self.end:
             raise Invalid("the control records are out of order")
+        need(line.keys() <= ({"t", "o", "d", "i"} if "d" in line else {"t", "o", "h", "s", "b"}))
         if "d" in line:
             digests = [bytes.fromhex(one) for one in line["d"]]
             need(len(digests) == 3)

@@ -171,13 +171,13 @@ def attempt(honest: bytes, at: int, way: str, signer: Signer | None, outcome: Ou
 
 
 def _ignored_told(honest: bytes, made: bytes, verdict: str) -> bool:
-    """Whether nothing but the list of ignored control records was changed, which the second verifier takes as the
-    auditor's word."""
-    if verdict != f"{INVALID} and {VerdictKind.PROVEN}":
+    """Whether nothing was changed but why control records are ignored, in the statement or in the evidence: the
+    second verifier takes that as the auditor's word."""
+    if verdict != f"{INVALID} and {VerdictKind.PROVEN}" or not differing(honest, made) <= {"i"}:
         return False
     before, after = (json.loads(unseal(raw.partition(b"\n")[0])[1]) for raw in (honest, made))
     for statement in (before, after):
-        del statement["predicate"]["verdict"]["records_ignored"]
+        del statement["predicate"]["verdict"]["records_ignored"], statement["subject"][1]
     return bool(before == after)
 
 
