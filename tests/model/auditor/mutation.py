@@ -119,6 +119,8 @@ def decoded(line: bytes) -> dict[str, Any]:
             document[name] = document[name].lower()
     if "d" in document:
         document["d"] = [digest.lower() for digest in document["d"]]
+    if isinstance(document.get("b"), dict):
+        document["b"] = {int(index): part for index, part in document["b"].items()}
     if isinstance(document.get("s"), str):
         document["s"] = base64.b64decode(document["s"])
     return document
