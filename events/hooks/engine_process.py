@@ -16,13 +16,20 @@ _PORT_DIGITS = 5
 
 def process_facts() -> tuple[int, str, str]:
     """This process' id, start time in clock ticks and the machine's boot id; parts that are lacking are empty."""
-    boot, started = "", ""
+    return os.getpid(), _started("self"), _boot()
+
+
+def _boot() -> str:
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _started(process: int | str) -> str:
     with contextlib.suppress(OSError, IndexError):
         # The command name is in parentheses and may hold anything; start time is field 22 of the line.
-        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    return os.getpid(), started, boot
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
 
 
 class EngineProcess:
@@ -61,15 +68,13 @@ def name_of(hello: wire.Hello) -> str:
 
 def hold(hello: wire.Hello) -> EngineProcess | None:
     """The process itself, if it is one of this machine and namespace; else None: nobody here can attest its end."""
+    boot = _boot()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         descriptor = os.pidfd_open(hello.pid)
     except (OSError, AttributeError, OverflowError):
         return None
-    started = ""
-    with contextlib.suppress(OSError, IndexError):
-        started = Path(f"/proc/{hello.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    if not started or (boot, started) != (hello.boot, hello.started):
+    started = _started(hello.pid)
+    if not boot or not started or (boot, started) != (hello.boot, hello.started):
         os.close(descriptor)
         return None
     return EngineProcess(hello, descriptor)
