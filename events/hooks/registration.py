@@ -6,18 +6,17 @@ remembers which process made it: boot id, process id and start time.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from events.errors import KvledgerError
 from events.fold.registry import Registry
 from events.hooks.client_task import guarded
+from events.hooks.engine_process import process_facts
 from events.hooks.stream import Epoch
 from events.ids import StreamKey
 from events.kafka.connection import LogTruncatedError
@@ -71,13 +70,8 @@ class ControlFollower(Protocol):
 
 def process_identity() -> str:
     """Names this life of this process: boot id, pid, start time; parts that the system lacks are empty."""
-    boot, started = "", ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with contextlib.suppress(OSError, IndexError):
-        # The command name is in parentheses and may hold anything; start time is field 22 of the line.
-        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{boot}/{os.getpid()}/{started}"
+    pid, started, boot = process_facts()
+    return f"{boot}/{pid}/{started}"
 
 
 @dataclass(frozen=True, slots=True)
