@@ -31,8 +31,12 @@ def render(
         Path | None,
         typer.Option(help="write the evidence as Parquet files into this folder (kvledger[report])"),
     ] = None,
+    pack: Annotated[
+        Path | None,
+        typer.Option(help="write one ZIP with the file itself and all of these (kvledger[report])"),
+    ] = None,
 ) -> None:
-    """Write what a proof or a report says for people: HTML or PDF, and its evidence as CSV or Parquet.
+    """Write what a proof or a report says for people: HTML or PDF, its evidence as CSV or Parquet, or all in a ZIP.
 
     Needs neither a network nor settings. With --key the file is checked first, and nothing is written unless it
     holds; without, the paper says that nobody has checked it. A paper is never the proof: it names the file's
@@ -40,13 +44,13 @@ def render(
 
     Example: kvledger audit render proof.jsonl --key operator.pub --html proof.html --pdf proof.pdf
     """
-    if not any((html, pdf, csv, parquet)):
+    if not any((html, pdf, csv, parquet, pack)):
         raise CommandError(
             "name what to write",
-            advice="--html FILE, --pdf FILE, --csv FOLDER, --parquet FOLDER",
+            advice="--html FILE, --pdf FILE, --csv FOLDER, --parquet FOLDER, --pack FILE",
             exit_code=ExitCode.USAGE,
         )
-    paper, tables = _read(bundle, key)
+    raw, paper, tables = _read(bundle, key)
     # All is made before anything is written, so that a missing extra leaves nothing half done.
     made: dict[Path, bytes] = {}
     if html is not None:
@@ -61,14 +65,29 @@ def render(
         made |= {csv / f"{name}.csv": table.to_csv() for name, table in tables.items()}
     if parquet is not None:
         made |= {parquet / f"{name}.parquet": table.to_parquet() for name, table in tables.items()}
-    for path, raw in made.items():
-        _write(path, raw)
+    if pack is not None:
+        made[pack] = _pack(raw, paper, tables)
+    for path, content in made.items():
+        _write(path, content)
     if key is None:
         typer.echo("not verified: give --key to have the file checked first", err=True)
     typer.echo(f"{len(made)} files written: {paper.title}")
 
 
-def _read(path: Path, key: str | None) -> tuple[Paper, dict[str, Ledger]]:
+def _pack(raw: bytes, paper: Paper, tables: dict[str, Ledger]) -> bytes:
+    from auditor.paper.html import to_html
+    from auditor.paper.pack import to_zip
+    from auditor.paper.pdf import to_pdf
+    from events.chain import sha256
+
+    papers = {"proof.html": to_html(paper), "proof.pdf": to_pdf(paper)}
+    for name, table in tables.items():
+        papers[f"evidence/{name}.csv"] = table.to_csv()
+        papers[f"evidence/{name}.parquet"] = table.to_parquet()
+    return to_zip(paper.title, raw, sha256(raw).hex(), papers)
+
+
+def _read(path: Path, key: str | None) -> tuple[bytes, Paper, dict[str, Ledger]]:
     from auditor.paper.ledger import bundle_tables
     from auditor.paper.register import report_paper, report_tables
     from auditor.paper.sheet import Source, proof_paper
@@ -89,12 +108,12 @@ def _read(path: Path, key: str | None) -> tuple[Paper, dict[str, Ledger]]:
                 report = verify_report(raw, trusted)
                 source = replace(source, key=trusted.hex(), holder=report.anchor, notes=report.faults)
             stated = read_report(payload).predicate
-            return report_paper(stated, source), report_tables(stated, source)
+            return raw, report_paper(stated, source), report_tables(stated, source)
         if trusted is not None:
             verified = verify_bundle(raw, trusted)
             source = replace(source, key=trusted.hex(), holder=verified.anchor, notes=verified.notes())
         predicate = read_statement(payload).predicate
-        return proof_paper(predicate, source), bundle_tables(raw, predicate, source)
+        return raw, proof_paper(predicate, source), bundle_tables(raw, predicate, source)
     except BundleError as error:
         raise CommandError(f"{path}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
 

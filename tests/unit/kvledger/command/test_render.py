@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,30 @@ def test_a_proof_becomes_papers_and_tables(proof: Path, tmp_path: Path) -> None:
         >= {"about", "control", "facts", "holders"}
     )
     assert not [path for path in out.rglob(".*")]
+
+
+def test_one_file_holds_the_proof_and_all_that_is_rendered_from_it(proof: Path, tmp_path: Path) -> None:
+    packed, again = tmp_path / "proof.zip", tmp_path / "again.zip"
+    for path in (packed, again):
+        done = kvledger("audit", "render", str(proof), "--key", KEY, "--pack", str(path), home=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert packed.read_bytes() == again.read_bytes()
+    out = tmp_path / "out"
+    with zipfile.ZipFile(packed) as pack:
+        pack.extractall(out)
+    assert (out / "proof.jsonl").read_bytes() == proof.read_bytes()
+    assert sha256(proof.read_bytes()).hex() in (out / "READ-ME.txt").read_text()
+    done = kvledger("audit", "verify", str(out / "proof.jsonl"), "--key", KEY, home=tmp_path)
+    assert done.returncode == 0
+    single = ("--html", str(tmp_path / "p.html"), "--pdf", str(tmp_path / "p.pdf"))
+    tables = ("--csv", str(tmp_path / "t"), "--parquet", str(tmp_path / "t"))
+    assert (
+        kvledger("audit", "render", str(proof), "--key", KEY, *single, *tables, home=tmp_path).returncode == 0
+    )
+    assert (out / "proof.html").read_bytes() == (tmp_path / "p.html").read_bytes()
+    assert (out / "proof.pdf").read_bytes() == (tmp_path / "p.pdf").read_bytes()
+    made_apart = {path.name: path.read_bytes() for path in (tmp_path / "t").iterdir()}
+    assert {path.name: path.read_bytes() for path in (out / "evidence").iterdir()} == made_apart
 
 
 def test_a_file_that_proves_nothing_becomes_no_paper(proof: Path, tmp_path: Path) -> None:
