@@ -410,10 +410,15 @@ class Evidence:
         residents: list[Resident] = []
         for place, table in fold.tables.places.items():
             if place.alias == name:
-                for block, copy in table.items():
-                    age = self.age(case, place, copy)
-                    if age is not Age.FRESH:
-                        residents.append(Resident(place, block, copy.profile, age))
+                # Few objects stand for many copies, see HeldCopy: each is judged once, and told apart by identity.
+                kinds = {id(copy): copy for copy in table.values()}
+                ages = {one: self.age(case, place, copy) for one, copy in kinds.items()}
+                if any(age is not Age.FRESH for age in ages.values()):
+                    residents += [
+                        Resident(place, block, copy.profile, ages[id(copy)])
+                        for block, copy in table.items()
+                        if ages[id(copy)] is not Age.FRESH
+                    ]
         ack = AckRead(
             record.header.seq,
             record.offset,

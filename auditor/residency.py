@@ -258,5 +258,6 @@ class Tables:
 
     def inventory(self, place: Place) -> tuple[int, bytes]:
         """Count and sum of ids mod 2^128 over all copies but invalid ones, as a `statement` gives them."""
-        ids = [b for b, copy in self.places.get(place, {}).items() if copy.state is not CopyState.INVALID]
-        return len(ids), (sum(int.from_bytes(b, "big") for b in ids) % MODULUS).to_bytes(16, "big")
+        invalid = CopyState.INVALID
+        ids = [block for block, copy in self.places.get(place, {}).items() if copy.state is not invalid]
+        return len(ids), (sum(map(int.from_bytes, ids)) % MODULUS).to_bytes(16, "big")
