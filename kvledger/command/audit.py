@@ -85,7 +85,11 @@ def run(
         raise _usage("--all goes with neither --request nor --bundle")
     settings = load_settings()
     numbers = None if every else ([] if request is None else [request])
-    verdicts = asyncio.run(audit_requests(settings, numbers, wait_s=wait, bundle=bundle, archive=archive))
+    verdicts = asyncio.run(
+        audit_requests(
+            settings, numbers, wait_s=wait, bundle=bundle, archive=archive, incremental=incremental
+        )
+    )
     if as_json:
         documents = [verdict.model_dump(mode="json") for verdict in verdicts]
         typer.echo(json.dumps({"verdicts": documents} if every else documents[0]))
