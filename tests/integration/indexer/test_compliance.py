@@ -7,7 +7,7 @@ import re
 import secrets
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from events.model.control import (
     DeletionRequested,
     DomainCreated,
     DomainScope,
+    ExitAttested,
     HolderEnrolled,
+    IdsScope,
     InvalidationRequested,
     LimitSet,
     ProfileScope,
+    SubjectScope,
     TenantScope,
 )
 from events.model.part import (
@@ -249,6 +252,7 @@ async def test_every_documented_question_has_the_documented_answer(
         await _tenants_see_their_own(connection)
         await later(log)
         await _stores_count_once_and_clears_are_named(connection)
+        await _scopes_and_ends_are_followed(log, connection)
         for process in processes:
             process.send_signal(signal.SIGTERM)
         assert [await asyncio.to_thread(process.wait, 20) for process in processes] == [0, 0]
@@ -275,6 +279,72 @@ async def _stores_count_once_and_clears_are_named(connection: Any) -> None:
     )
     assert [row["request"] for row in cleared] == [12]
     await connection.execute("RESET ROLE")
+
+
+async def _scopes_and_ends_are_followed(log: IndexerLog, connection: Any) -> None:
+    """A subject's leaves lie in a domain that isn't its own; a model has several profiles; a clear serves only what
+    the request covers; an engine's end takes its memory along."""
+    name = load_ring(log.home)["initech"]
+    chain = [block("initech", number) for number in range(3)]
+    third = await log.register("gpu-2", partition=0, life="life-3")
+    fourth = await log.register("gpu-3", partition=0, life="life-4")
+
+    def of(stream: StreamBuilder, *events: DomainEvent) -> list[tuple[bytes, list[DomainEvent]]]:
+        return [(name.alias(stream.worker, 0, stream.epoch_no), list(events))]
+
+    held = (declared(0, (10,)), stored(chain, admitted_after=5))
+    await log.send(0, [third.seal(opened(), parts=of(third, *held))])
+    await log.send(0, [fourth.seal(opened(), parts=of(fourth, *held))])
+    subject = await log.control(
+        DeletionRequested(
+            scope=SubjectScope(domain="initech", subject="p-17", pseudonym=bytes(32), leaves=(chain[1],)),
+            requester="dpo",
+        )
+    )
+    named = await log.control(
+        DeletionRequested(scope=IdsScope(domain="initech", ids=(chain[2],)), requester="dpo")
+    )
+    other = bytes.fromhex(profile_digest(PROFILE.model_copy(update={"revision": "never declared"})))
+    old = bytes.fromhex(profile_digest(OLD))
+    rollout = await log.control(
+        InvalidationRequested(
+            scope=ProfileScope(profile=other, others=(old,)), requester="ops", reason="model_rollout"
+        )
+    )
+    owing = "SELECT worker FROM compliance.owes_ack WHERE request = $1 AND domain = 'initech' ORDER BY worker"
+    await _until(connection, owing, (subject,), ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "owner", "visitor"])
+    discharges = discharged(subject), discharged(named)
+    await log.send(0, [third.seal(Cleared(holders=("gpu",)), parts=of(third, *discharges))])
+    await _until(connection, owing, (subject,), ["gpu-0", "gpu-1", "gpu-3", "owner", "visitor"])
+    history = """SELECT coalesce(request::text, 'none') || ' ' || reason FROM compliance.data_history
+                 WHERE worker = $1 AND domain = 'initech' ORDER BY array_position($2::bytea[], block)"""
+    served = ["none cleared", f"{subject} cleared", f"{named} cleared"]
+    await _until(connection, history, ("gpu-2", chain), served)
+    left = "SELECT blocks FROM compliance.rollout_leftover WHERE request = $1"
+    await _until(connection, left, (rollout,), [4])
+    await log.send(0, [fourth.seal(parts=of(fourth, *discharges))])
+    kept = """SELECT encode(block, 'hex') FROM compliance.held_after_ack WHERE request = $1 AND worker = 'gpu-3'
+              ORDER BY array_position($2::bytea[], block)"""
+    await _until(connection, kept, (subject, chain), [one.hex() for one in chain[1:]])
+    attested = ExitAttested(worker="gpu-3", engine_life="life-4", attester="node", evidence="exit 0")
+    await log.control(attested)
+    await _until(connection, history, ("gpu-3", chain), ["none engine_ended"] * 3)
+    assert not await connection.fetch("SELECT FROM compliance.data_now WHERE worker = 'gpu-3'")
+
+
+async def _until(connection: Any, query: str, given: tuple[object, ...], wanted: Sequence[object]) -> None:
+    """Waits until the auditor's role reads this, one column, in this order."""
+    found: list[object] = []
+    await connection.execute("SET ROLE kvledger_auditor")
+    try:
+        async with asyncio.timeout(60):
+            while found != list(wanted):
+                found = [row[0] for row in await connection.fetch(query, *given)]
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        assert found == list(wanted)
+    finally:
+        await connection.execute("RESET ROLE")
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
