@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from auditor.evidence import AckRead, Base, Evidence, StreamCase
 from auditor.finding import CURES, Condition, Counterexample, Reason
 from auditor.registry import EpochRegistered
+from auditor.shredding import shredded
 from events.ids import VerdictReason
 from events.model.control import SubjectScope, TenantScope
 
@@ -234,7 +235,7 @@ def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None
 
 
 def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
-    """Every durable store has an owner who answered for its whole content, or is destroyed."""
+    """Every durable store has an owner who answered for its whole content, or is destroyed, or its keys are."""
     registry = evidence.registry
     declared = {
         holder.durable_id
@@ -249,12 +250,18 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
             all(_covers_store(evidence, one, domain, durable_id) for domain in owed_domains(evidence))
             for one in theirs
         ]
-        if not any(covered):
-            waits = any(one.live for one in theirs)
-            detail = (
-                f"owner {owner} has not acked on its listing" if owner else "nobody is enrolled as its owner"
-            )
-            found.add("P6", VerdictReason.DURABLE_TIER_UNCOVERED, durable_id, detail, waits=waits)
+        if any(covered):
+            continue
+        keys = shredded(evidence, durable_id)
+        if keys.rings:
+            found.assumptions.append(keys.assumption(durable_id))
+            continue
+        waits = any(one.live for one in theirs)
+        detail = f"owner {owner} has not acked on its listing" if owner else "nobody is enrolled as its owner"
+        detail = f"{detail}; {keys.why}" if keys.why else detail
+        reason = VerdictReason.DURABLE_TIER_UNCOVERED
+        cure = f"{CURES[reason]}; or {keys.cure}" if keys.cure else ""
+        found.add("P6", reason, durable_id, detail, waits=waits, cure=cure)
 
 
 def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) -> bool:

@@ -18,6 +18,7 @@ from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
+from auditor.shredding import told_into
 from events.chain import MODULUS, alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -42,6 +43,7 @@ _STATE = (
     "partition_starts",
     "lineages",
     "scope_domains",
+    "told_into",
     "_discharged",
 )
 MOST_UNPLACED = 10_000
@@ -171,6 +173,9 @@ class Evidence:
         self.unplaced: set[StreamKey] = set()
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
+        self.told_into: dict[
+            tuple[str, str], int
+        ] = {}  # see `shredding.told_into`; the newest order installed
         self.bound: frozenset[bytes] | None = None
         self.scope_domains = self.domains()
         self._verify = verify
@@ -325,6 +330,8 @@ class Evidence:
         if header.seq == 0:
             case.opened_under = header.control.offset
         self._learn(case, record)
+        for where in told_into(case, record, landed):
+            self.told_into[where] = max(header.control.offset, self.told_into.get(where, -1))
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None and signed:
             case.ended_seq = header.seq

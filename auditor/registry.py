@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from events.chain import CONTROL_HASH_START, advance_control_hash_by_parts, sha256, split_lines
 from events.codec import decode_control
@@ -26,10 +27,13 @@ from events.model.control import (
     Genesis,
     Granted,
     HolderDestroyed,
+    HolderEncrypted,
     HolderEnrolled,
     HoldReleased,
     HoldSet,
     InventoryStated,
+    KeyDestroyed,
+    KeyListed,
     Registered,
     Revoked,
     Scope,
@@ -46,6 +50,9 @@ REGISTRY_KINDS = frozenset(
         "exit_attested",
         "holder_enrolled",
         "holder_destroyed",
+        "holder_encrypted",
+        "key_listed",
+        "key_destroyed",
         "audit_nonce",
         "inventory_stated",
         "schema_enabled",
@@ -55,7 +62,16 @@ REGISTRY_KINDS = frozenset(
 """Kinds whose bodies every proof shows; the others belong to a tenant."""
 
 TIMED_KINDS = frozenset(
-    {"registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce"}
+    {
+        "registered",
+        "fenced",
+        "exit_attested",
+        "holder_destroyed",
+        "key_listed",
+        "key_destroyed",
+        "deletion_requested",
+        "audit_nonce",
+    }
 )
 """Kinds that a proof's timeline names."""
 
@@ -99,6 +115,14 @@ class RequestRead:
     reason: str = ""
 
 
+class RingListed(NamedTuple):
+    """A ring that holds a storage key, by the newest record that lists it there. `attester` None: whoever has the
+    supervisor's role may attest the key's destruction in it."""
+
+    offset: int
+    attester: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """An obeyed record that a timeline may name; `written_ms` is its writer's wall clock, for people."""
@@ -139,6 +163,10 @@ class ControlFold:
     exits: dict[tuple[str, str], int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     destroyed: set[str] = field(default_factory=set)
+    owned_since: dict[str, int] = field(default_factory=dict)
+    encrypted: dict[tuple[str, bytes | None], dict[bytes | None, int]] = field(default_factory=dict)
+    rings: dict[bytes, dict[str, RingListed]] = field(default_factory=dict)
+    key_ends: dict[tuple[bytes, str], int] = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
     admissions: set[tuple[str, str]] = field(default_factory=set)
     holds: dict[str, HoldSet] = field(default_factory=dict)
@@ -310,9 +338,23 @@ class ControlFold:
                 known_owner = self.owners.get(body.durable_id, body.owner)
                 if known_owner != body.owner and self._answers(known_owner):
                     return "owner_stands"
+                if self.owners.get(body.durable_id) != body.owner:
+                    self.owned_since[body.durable_id] = offset
                 self.owners[body.durable_id] = body.owner
             case HolderDestroyed():
                 self.destroyed.add(body.durable_id)
+            case HolderEncrypted():
+                self.encrypted.setdefault((body.durable_id, body.alias), {})[body.key] = offset
+            case KeyListed():
+                listed = ((one.ring, RingListed(offset, one.attester)) for one in body.rings)
+                self.rings.setdefault(body.key, {}).update(listed)
+            case KeyDestroyed():
+                ring = self.rings.get(body.key, {}).get(body.ring)
+                if ring is None:
+                    return "unlisted_ring"
+                if ring.attester is not None and key_id(ring.attester) != header.signer:
+                    return "not_its_attester"
+                self.key_ends[body.key, body.ring] = offset
             case DomainCreated():
                 if body.domain in self.domains:
                     return "domain_exists"
@@ -356,6 +398,10 @@ def _timed(body: ControlBody) -> str:
             return f"{body.worker} {body.engine_life}"
         case HolderDestroyed():
             return body.durable_id
+        case KeyListed():
+            return body.key.hex()
+        case KeyDestroyed():
+            return f"{body.key.hex()} in {body.ring}"
         case DeletionRequested():
             return body.requester
         case AuditNonce():

@@ -13,6 +13,7 @@ from auditor.evidence import Evidence, StreamCase
 from auditor.finding import Condition, HolderFound, Standing, Verdict
 from auditor.registry import EpochRegistered
 from auditor.residency import HolderView
+from auditor.shredding import ShreddedStores
 from events.chain import MODULUS
 from events.ids import CANARY_WORKER, StreamKey, VerdictKind, VerdictReason
 from events.model.audit import PartitionPosition
@@ -208,16 +209,18 @@ def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -
 
 def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:
     found: list[HolderFound] = []
+    shreds = ShreddedStores(evidence)
     for one in owing:
-        found += _holders_of(evidence, one.epoch, one.case, "")
+        found += _holders_of(evidence, one.epoch, one.case, "", shreds)
     for epoch in sorted(evidence.registry.epochs.values(), key=lambda e: e.epoch_no):
         if epoch.stream in gone:
-            found += _holders_of(evidence, epoch, evidence.streams.get(epoch.stream), gone[epoch.stream])
+            case = evidence.streams.get(epoch.stream)
+            found += _holders_of(evidence, epoch, case, gone[epoch.stream], shreds)
     return found
 
 
 def _holders_of(
-    evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None, proof: str
+    evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None, proof: str, shreds: ShreddedStores
 ) -> list[HolderFound]:
     acks = [] if case is None else [case.acks[d] for d in sorted(evidence.scope_domains) if d in case.acks]
     last = max(acks, key=lambda ack: ack.seq, default=None)
@@ -228,8 +231,9 @@ def _holders_of(
         held = [ack.held.get(holder.name, (0, 0)) for ack in acks] if holder is not None else []
         discharge = proof or ("ack" if complete else "none")
         if holder is not None and holder.durable_id is not None:
+            acked = "ack" if complete and not proof else ""
             destroyed = holder.durable_id in evidence.registry.destroyed
-            discharge = "destroyed" if destroyed else ("ack" if complete and not proof else "none")
+            discharge = "destroyed" if destroyed else acked or shreds[holder.durable_id].discharge or "none"
         rows.append(
             HolderFound(
                 worker=epoch.body.worker,

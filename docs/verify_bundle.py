@@ -89,6 +89,12 @@ def alias_of(alias_key: bytes, worker: str, rank: int, epoch_no: int) -> bytes:
     return hmac.digest(secret, info + b"\x01", "sha256")[:16]
 
 
+def store_alias_of(alias_key: bytes, durable: str) -> bytes:
+    """What a domain is called in one store."""
+    secret = hmac.digest(bytes(32), alias_key, "sha256")
+    return hmac.digest(secret, f"kvledger store alias v1|{durable}".encode() + b"\x01", "sha256")[:16]
+
+
 # ---------------------------------------------------------------- shapes of records
 
 
@@ -417,6 +423,13 @@ CONTROL_BODY = union(
     salt_bound=record(domain=NAME, salt_hmac=HASH),
     holder_enrolled=record(durable_id=NAME, tier=TIER, owner=NAME),
     holder_destroyed=record(durable_id=NAME, evidence=TEXT),
+    holder_encrypted=record(durable_id=NAME, alias=optional(ID), key=optional(ID)),
+    key_listed=record(
+        lambda it: len({one["ring"] for one in it["rings"]}) == len(it["rings"]),
+        key=ID,
+        rings=several(record(ring=NAME, attester=optional(HASH)), 1, 200),
+    ),
+    key_destroyed=record(key=ID, ring=NAME, evidence=TEXT),
     limit_set=record(
         lambda it: it["soft"] is None or it["hard"] is None or it["soft"] <= it["hard"],
         tenant=NAME,
@@ -446,18 +459,19 @@ CONTROL_BODY = union(
     controller_started=record(controller=NAME),
 )
 MAY_SAY = {
-    "operator": {"genesis", "granted", "revoked", "schema_enabled"},
-    "enrolment": {"registered", "holder_enrolled"},
-    "supervisor": {"exit_attested", "holder_destroyed", "inventory_stated"},
+    "operator": {"genesis", "granted", "revoked", "schema_enabled", "key_listed"},
+    "enrolment": {"registered", "holder_enrolled", "holder_encrypted"},
+    "supervisor": {"exit_attested", "holder_destroyed", "key_destroyed", "inventory_stated"},
     "auditor": {"audit_nonce"},
     "control": {
         "fenced", "domain_created", "domain_admitted", "salt_bound", "limit_set", "policy_set", "hold_set",
-        "hold_released", "deletion_requested", "invalidation_requested", "controller_started",
+        "hold_released", "deletion_requested", "invalidation_requested", "controller_started", "key_listed",
     },
 }  # fmt: skip
 ALWAYS_SHOWN = {
     "genesis", "granted", "revoked", "registered", "fenced", "exit_attested", "holder_enrolled", "holder_destroyed",
-    "audit_nonce", "inventory_stated", "schema_enabled", "controller_started",
+    "holder_encrypted", "key_listed", "key_destroyed", "audit_nonce", "inventory_stated", "schema_enabled",
+    "controller_started",
 }  # fmt: skip
 SIGNATURE_LINE = record(keyid=text(0, 1 << 30), sig=text(0, 1 << 30))
 ENVELOPE = record(
@@ -515,7 +529,10 @@ VERDICT_GIVEN = record(
     bundle_sha256=optional(HASH),
     given_ms=COUNT,
 )
-TIMED = ("registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce")
+TIMED = (
+    "registered", "fenced", "exit_attested", "holder_destroyed", "key_listed", "key_destroyed", "deletion_requested",
+    "audit_nonce",
+)  # fmt: skip
 SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=COUNT, root=HASH)
 
 
@@ -538,6 +555,9 @@ class Control:
         self.exits: dict[tuple[str, str], int] = {}
         self.owners: dict[str, str] = {}
         self.destroyed: set[str] = set()
+        self.handed_at: dict[str, int] = {}
+        self.ciphers: list[tuple[int, str, bytes | None, bytes | None]] = []
+        self.rings: dict[bytes, dict[str, Json]] = defaultdict(dict)
         self.domains: dict[str, str] = {}
         self.admitted: set[tuple[str, str]] = set()
         self.requests: dict[int, Json] = {}
@@ -622,13 +642,15 @@ class Control:
                 self.passed.append(offset)
                 return
             self._used.add(used)
-        if body is not None and self._learn(offset, body, digest) and body["kind"] in TIMED:
+        if body is not None and self._learn(offset, body, digest, header["signer"]) and body["kind"] in TIMED:
             kind = body["kind"]
             subject = body.get("durable_id") or body.get("requester") or body.get("worker", "")
             if kind in ("registered", "fenced"):
                 subject = f"{body['worker']}/{body['rank']}/{body['epoch']}"
             elif kind == "exit_attested":
                 subject = f"{body['worker']} {body['engine_life']}"
+            elif kind in ("key_listed", "key_destroyed"):
+                subject = body["key"].hex() + (f" in {body['ring']}" if kind == "key_destroyed" else "")
             elif kind == "audit_nonce":
                 subject = f"request {body['request']}"
             elif kind == "deletion_requested":
@@ -648,7 +670,7 @@ class Control:
             return False
         return signed_by(key["key"], signature, head)
 
-    def _learn(self, offset: int, body: Json, digest: bytes) -> bool:
+    def _learn(self, offset: int, body: Json, digest: bytes, signer: str) -> bool:
         """Whether it is obeyed, for the kinds of a timeline."""
         kind = body["kind"]
         if kind == "genesis":
@@ -675,9 +697,21 @@ class Control:
         elif kind == "holder_enrolled":
             owner = self.owners.get(body["durable_id"], body["owner"])
             if owner == body["owner"] or not self._stands(owner):
+                if self.owners.get(body["durable_id"]) != body["owner"]:
+                    self.handed_at[body["durable_id"]] = offset
                 self.owners[body["durable_id"]] = body["owner"]
         elif kind == "holder_destroyed":
             self.destroyed.add(body["durable_id"])
+        elif kind == "holder_encrypted":
+            self.ciphers.append((offset, body["durable_id"], body["alias"], body["key"]))
+        elif kind == "key_listed":
+            for one in body["rings"]:
+                self.rings[body["key"]][one["ring"]] = {"by": one["attester"], "gone": None}
+        elif kind == "key_destroyed":
+            ring = self.rings.get(body["key"], {}).get(body["ring"])
+            if ring is None or (ring["by"] is not None and key_id(ring["by"]) != signer):
+                return False
+            ring["gone"] = offset
         elif kind == "domain_created":
             self.domains.setdefault(body["domain"], body["tenant"])
         elif kind == "domain_admitted":
@@ -1297,6 +1331,8 @@ class Trial:
         self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.torn: dict[str, set[bytes]] = defaultdict(set)
         self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self.put_in: dict[tuple[str, str | None], int] = defaultdict(lambda: -1)
+        self.shredded: dict[str, str] = {}
         self.reasons: set[tuple[str, str, str, bool]] = set()
         self.counter: list[tuple[Any, ...]] = []
 
@@ -1438,6 +1474,7 @@ class Trial:
                 self.learn(case, alias, domain, event, seq, installed)
         for one in landed:
             self.came(case, one, seq, offset)
+        self.stored(case, installed, landed, told, parts)
         if stream.engine_ended and case.ended_at is None and signed:
             case.ended_at = seq
         if stream.status == "closed" and case.closed_at is None:
@@ -1569,6 +1606,55 @@ class Trial:
         case.late.append(
             {**one, "seq": seq, "offset": offset, "domain": domain, "profile": profile, "is": age}
         )
+
+    def stored(
+        self, case: Case, installed: int, landed: list[Json], told: list[Json], parts: dict[bytes, list[Json]]
+    ) -> None:
+        """Remembers under which order something was last said to lie in a store, by domain (None: nobody's)."""
+        landings = [(one["place"][0], one["place"][2]) for one in landed if one["ids"]]
+        landings += [
+            (event["to_holder"], alias)
+            for alias, events in parts.items()
+            for event in events
+            if event["type"] == "tier_changed" and event["ids"]
+        ]
+        there: list[tuple[str, str | None]] = [
+            (holder, case.names.get(alias, alias.hex())) for holder, alias in landings
+        ]
+        there += [
+            (one["holder"], None)
+            for one in told
+            if one["type"] == "orphans" and one["orphans"] + one["unassigned"] > 0
+        ]
+        for name, domain in there:
+            holder = case.stream.holders.get(name)
+            if holder is not None and holder.durable is not None:
+                self.put_in[holder.durable, domain] = max(installed, self.put_in[holder.durable, domain])
+
+    def rings_without_key(self, durable: str) -> str:
+        """The rings in which every key was destroyed under which anything in scope may lie in the store; "" if not."""
+        control, rings = self.control, set[str]()
+        names: dict[str | None, bytes | None] = {None: None}
+        for domain in self.domains:
+            if domain not in self.keys:
+                return ""
+            names[domain] = store_alias_of(self.keys[domain], durable)
+        for domain, alias in names.items():
+            said = [
+                (at, key) for at, store, name, key in control.ciphers if (store, name) == (durable, alias)
+            ]
+            if not any(at > control.handed_at.get(durable, control.end) for at, _ in said):
+                return ""
+            over = -1
+            for _, key in said:
+                holding = control.rings.get(key, {}) if key is not None else {}
+                if not holding or any(ring["gone"] is None for ring in holding.values()):
+                    return ""
+                over = max(over, *(ring["gone"] for ring in holding.values()))
+                rings |= holding.keys()
+            if self.put_in[durable, domain] >= over:
+                return ""
+        return ", ".join(sorted(rings)) if self.domains else ""
 
     def age(self, case: Case, holder: str, admitted: int | None, seq: int) -> str:
         if admitted is not None:
@@ -1924,6 +2010,10 @@ class Trial:
             owner = self.control.owners.get(durable)
             theirs = [one for one in owing if one["epoch"]["life"][0] == owner]
             if not any(all(self.answers_for(one, d, durable) for d in self.owed) for one in theirs):
+                rings = self.rings_without_key(durable)
+                if rings:
+                    self.shredded[durable] = rings
+                    continue
                 waits = any(not one["absent"] for one in theirs)
                 self.add("P6", "durable_tier_uncovered", durable, waits)
 
@@ -2011,7 +2101,9 @@ class Trial:
                 if holder is not None:
                     what = (holder.declared["tier"], holder.durable, holder.inventory)
                 if holder is not None and holder.durable is not None:
-                    how = "ack" if done and not proof else "none"
+                    rings = self.rings_without_key(holder.durable)
+                    how = f"key destroyed in rings {rings}" if rings else "none"
+                    how = "ack" if done and not proof else how
                     how = "destroyed" if holder.durable in self.control.destroyed else how
                 yield (
                     *epoch["stream"],
@@ -2588,7 +2680,11 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
     for name, value in said.items():
         if found[name] != value:
             raise Invalid(f"the evidence gives {found['kind']}; the statement says otherwise ({name})")
-    for assumed in (found["anchoring"], trial.membership_told, HONESTY):
+    stores = [
+        f"{store} encrypts as declared; its keys were never anywhere but in rings {rings}"
+        for store, rings in trial.shredded.items()
+    ]
+    for assumed in (found["anchoring"], trial.membership_told, HONESTY, *stores):
         if assumed and assumed not in stated["assumptions"]:
             raise Invalid(f"the evidence gives «{assumed}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:

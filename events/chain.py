@@ -47,6 +47,12 @@ def alias(alias_key: bytes, worker: str, rank: int, epoch_no: int) -> Alias:
     return Alias(HKDF(algorithm=SHA256(), length=16, salt=None, info=info).derive(alias_key))
 
 
+def store_alias(alias_key: bytes, durable_id: str) -> Alias:
+    """A domain's 16-byte name in one durable store, for as long as there is the store (RFC 5869)."""
+    info = f"kvledger store alias v1|{durable_id}".encode()
+    return Alias(HKDF(algorithm=SHA256(), length=16, salt=None, info=info).derive(alias_key))
+
+
 def _sum(ids: Collection[bytes]) -> int:
     """Sum of 16-byte big-endian numbers, by their halves: one unpack instead of one conversion an id."""
     halves: tuple[int, ...] = struct.unpack(f">{2 * len(ids)}Q", b"".join(ids))

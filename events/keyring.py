@@ -23,6 +23,12 @@ from events.ids import Alias
 REMEMBERED_STREAMS = 65_536
 
 
+def storage_key_id(name: str) -> bytes:
+    """What the log calls the key under which a store keeps its blocks: 16 bytes of a hash of the `name` that it has
+    in its ring or secret manager. Such a key is never a domain's secret: an auditor needs that one's alias key."""
+    return hashlib.sha256(b"kvledger storage key v1|" + name.encode()).digest()[:16]
+
+
 def _derive(secret: bytes, label: str) -> bytes:
     return HKDFExpand(algorithm=SHA256(), length=32, info=f"kvledger {label} v1".encode()).derive(secret)
 

@@ -28,6 +28,7 @@ from auditor.paper.wording import (
     ENDS,
     MOMENTS,
     REASONS,
+    SHREDDED,
     STANDINGS,
     VERDICTS,
     discharge_in_words,
@@ -220,6 +221,8 @@ def _group(holder: HolderFound) -> str:
         return "confirmed the removal"
     if holder.discharge == "none":
         return "still owes an answer"
+    if holder.discharge.startswith(SHREDDED):
+        return "the store's keys were destroyed"
     return "the store was destroyed" if holder.discharge == "destroyed" else "memory proven to have ended"
 
 

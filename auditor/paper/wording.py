@@ -112,7 +112,8 @@ REASONS: dict[VerdictReason, Meaning] = {
         "A disk or shared store may hold copies, and its owner has not confirmed the removal from its full "
         "listing, or "
         "it has no owner.",
-        "Enrol an owner and let it list the store and confirm; or destroy the store and have that recorded.",
+        "Enrol an owner and let it list the store and confirm; or destroy the store, or every key that it keeps blocks "
+        "under, and have that recorded.",
     ),
     VerdictReason.OPEN_TRANSFER: Meaning(
         "Data is on its way",
@@ -194,7 +195,8 @@ CONDITIONS: dict[Condition, str] = {
     "P3": "Of every holder the record is complete from a known state on.",
     "P4": "At its last confirmation no holder had a copy left from before the request.",
     "P5": "After a confirmation no old copy came back.",
-    "P6": "Memory counts as gone only if its end is attested; lasting stores have answered for their whole content.",
+    "P6": "Memory counts as gone only if its end is attested; lasting stores have answered for their whole "
+    "content, or can't be read any more.",
     "P7": "What the holders say they have is what the record adds up to.",
     "P8": "No transfer is under way that may carry old data.",
     "P9": "After all had confirmed, each was asked once more, and has answered.",
@@ -228,7 +230,12 @@ MOMENTS: dict[str, str] = {
     "fenced": "a worker was shut out",
     "exit_attested": "an engine's end was attested",
     "holder_destroyed": "a store's destruction was recorded",
+    "key_listed": "it was recorded where a store's key is kept",
+    "key_destroyed": "a key's destruction was recorded",
 }
+
+
+SHREDDED = "key destroyed in rings "
 
 
 def scope_in_words(scope: Scope) -> str:
@@ -255,4 +262,6 @@ def discharge_in_words(discharge: str, ack_seq: int | None) -> str:
         return "still owes an answer"
     if discharge == "destroyed":
         return "the store was destroyed"
+    if discharge.startswith(SHREDDED):
+        return f"what it keeps can't be read any more: {discharge}"
     return discharge

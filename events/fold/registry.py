@@ -20,6 +20,7 @@ from events.fold.registry_state import (
     Hold,
     Policy,
     Registration,
+    StorageKey,
 )
 from events.ids import KeyId, Role, StreamKey, Tier, Unit
 from events.model.control import (
@@ -35,11 +36,14 @@ from events.model.control import (
     Genesis,
     Granted,
     HolderDestroyed,
+    HolderEncrypted,
     HolderEnrolled,
     HoldReleased,
     HoldSet,
     InvalidationRequested,
     InventoryStated,
+    KeyDestroyed,
+    KeyListed,
     LimitSet,
     PolicySet,
     ProfileScope,
@@ -76,6 +80,9 @@ class Registry:
     bound_salts: dict[bytes, str] = field(default_factory=dict)
     durable_owners: dict[str, HolderEnrolled] = field(default_factory=dict)
     destroyed: set[str] = field(default_factory=set)
+    encrypted: dict[tuple[str, bytes | None], dict[bytes | None, int]] = field(default_factory=dict)
+    """By (durable id, alias): every key that was ever declared, None for none, with the newest offset."""
+    storage_keys: dict[bytes, StorageKey] = field(default_factory=dict)
     limits: dict[tuple[str, Tier, Unit], LimitSet] = field(default_factory=dict)
     policies: dict[tuple[str, str], Policy] = field(default_factory=dict)
     """By ("domain", name) or ("tenant", name)."""
@@ -247,6 +254,13 @@ class Registry:
                 self.durable_owners[body.durable_id] = body
             case HolderDestroyed():
                 self.destroyed.add(body.durable_id)
+            case HolderEncrypted():
+                self.encrypted.setdefault((body.durable_id, body.alias), {})[body.key] = offset
+            case KeyListed():
+                known_key = self.storage_keys.setdefault(body.key, StorageKey())
+                known_key.rings.update((one.ring, (offset, one.attester)) for one in body.rings)
+            case KeyDestroyed():
+                return self._key_destroyed(offset, body, header.signer)
             case LimitSet():
                 self.limits[body.tenant, body.tier, body.unit] = body
             case PolicySet():
@@ -272,6 +286,16 @@ class Registry:
                 self.schema[body.record] = max(body.version, self.schema.get(body.record, 0))
             case ControllerStarted():
                 self.controller_term = offset
+        return ""
+
+    def _key_destroyed(self, offset: int, body: KeyDestroyed, signer: str) -> str:
+        key = self.storage_keys.get(body.key)
+        if key is None or body.ring not in key.rings:
+            return "unlisted_ring"
+        attester = key.rings[body.ring][1]
+        if attester is not None and key_id(attester) != signer:
+            return "not_its_attester"
+        key.ended[body.ring] = offset
         return ""
 
     def _register(self, offset: int, body: Registered, record: ControlRecord) -> str:

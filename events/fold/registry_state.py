@@ -52,6 +52,20 @@ class Domain:
         return tenant == self.tenant or tenant in self.admitted
 
 
+@dataclass(slots=True)
+class StorageKey:
+    """A key under which durable stores keep blocks. `rings`: the newest listing of each ring, as (offset, key that
+    alone may attest); `ended`: the offset of the newest destruction in each that was obeyed."""
+
+    rings: dict[str, tuple[int, bytes | None]] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> list[str]:
+        """Rings that may still hold it."""
+        return sorted(ring for ring, (at, _) in self.rings.items() if self.ended.get(ring, -1) < at)
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A legal hold that stands; `number` is its offset, `header` says who placed it and when."""

@@ -10,10 +10,12 @@ from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from events.ids import Role, Tier, Unit
-from events.model.field import MAX_COUNT, Count, Hex32, Name, Offset, PackedIds, Rank, Record, Text
+from events.model.field import MAX_COUNT, Count, Hex16, Hex32, Name, Offset, PackedIds, Rank, Record, Text
 
 MAX_MEMBERS = 2_000
 """Members of one inventory record, so that it stays far below a record's limit."""
+MAX_RINGS = 200
+"""Key rings named in one record."""
 
 
 class ControlHeader(Record):
@@ -130,6 +132,50 @@ class HolderEnrolled(Record):
 class HolderDestroyed(Record):
     kind: Literal["holder_destroyed"] = "holder_destroyed"
     durable_id: Name
+    evidence: Text
+
+
+class HolderEncrypted(Record):
+    """All that a durable holder ever held of a domain lies under this key, or under one that was declared before;
+    without a `key`, some of it lies unencrypted. Written before anything is stored so. `alias` is the domain's name
+    in this store (`events.chain.store_alias`); without one it is whatever belongs to no domain that can be named
+    (orphans, unassigned copies). `key` is a storage key's id (`events.keyring.storage_key_id`)."""
+
+    kind: Literal["holder_encrypted"] = "holder_encrypted"
+    durable_id: Name
+    alias: Hex16 | None = None
+    key: Hex16 | None = None
+
+
+class RingNamed(Record):
+    """A key ring (a file, a secret manager, an HSM). Only the `attester`'s key may attest a destruction in it, if one
+    is named; else any key with the supervisor's role may."""
+
+    ring: Name
+    attester: Hex32 | None = None
+
+
+class KeyListed(Record):
+    """These rings hold a storage key, besides those that earlier records list. What was attested before of a ring
+    that is named here no longer counts: so a destruction is taken back."""
+
+    kind: Literal["key_listed"] = "key_listed"
+    key: Hex16
+    rings: Annotated[tuple[RingNamed, ...], Field(min_length=1, max_length=MAX_RINGS)]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> KeyListed:
+        if len({one.ring for one in self.rings}) < len(self.rings):
+            raise ValueError("a ring is named twice")
+        return self
+
+
+class KeyDestroyed(Record):
+    """A storage key is gone from one ring, with every copy of it that was made from there."""
+
+    kind: Literal["key_destroyed"] = "key_destroyed"
+    key: Hex16
+    ring: Name
     evidence: Text
 
 
@@ -318,6 +364,9 @@ ControlBody = Annotated[
     | SaltBound
     | HolderEnrolled
     | HolderDestroyed
+    | HolderEncrypted
+    | KeyListed
+    | KeyDestroyed
     | LimitSet
     | PolicySet
     | HoldSet
@@ -343,6 +392,9 @@ ROLE_OF_KIND: dict[str, frozenset[Role]] = {
     "domain_admitted": frozenset({Role.CONTROL}),
     "salt_bound": frozenset({Role.CONTROL}),
     "holder_destroyed": frozenset({Role.SUPERVISOR}),
+    "holder_encrypted": frozenset({Role.ENROLMENT}),
+    "key_listed": frozenset({Role.CONTROL, Role.OPERATOR}),
+    "key_destroyed": frozenset({Role.SUPERVISOR}),
     "limit_set": frozenset({Role.CONTROL}),
     "policy_set": frozenset({Role.CONTROL}),
     "hold_set": frozenset({Role.CONTROL}),

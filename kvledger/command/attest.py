@@ -1,4 +1,4 @@
-"""`kvledger attest k8s|exit|destroyed|inventory`: a supervisor's word on what has ended and on who there is."""
+"""`kvledger attest k8s|exit|destroyed|key-destroyed|inventory`: a supervisor's word on what has ended, who there is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from kvledger.command import storage_key
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import Settings, load_settings
 
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     group.command("k8s")(k8s)
     group.command("exit")(exit_)
     group.command("destroyed")(destroyed)
+    group.command("key-destroyed")(storage_key.key_destroyed)
     group.command("inventory")(inventory)
     app.add_typer(group, name="attest")
 

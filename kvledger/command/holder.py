@@ -1,4 +1,4 @@
-"""`kvledger holder enrol|list`: which worker's word counts for a store that outlives its engine."""
+"""`kvledger holder enrol|encrypted|list`: which worker's word counts for a store that outlives its engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command import storage_key
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
 
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Durable stores (disks, shared stores): who owns them, and enrolling them."
     )
     group.command("enrol")(enrol)
+    group.command("encrypted")(storage_key.encrypted)
     group.command("list")(list_holders)
     app.add_typer(group, name="holder")
 

@@ -1,4 +1,4 @@
-"""`kvledger key list|rotate|grant|revoke`: who may say what; and what `kvledger up` makes without a question."""
+"""`kvledger key list|rotate|grant|revoke|rings`: who may say what; and what `kvledger up` makes without a question."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from events.ids import Role
 from events.model.control import DomainCreated, Genesis, Granted, Revoked, SchemaEnabled
+from kvledger.command import storage_key
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     group.command("rotate")(rotate)
     group.command("grant")(grant)
     group.command("revoke")(revoke)
+    group.command("rings")(storage_key.rings)
     app.add_typer(group, name="key")
 
 

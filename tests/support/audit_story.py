@@ -36,6 +36,7 @@ from events.model.part import (
 )
 from events.signing import Signer
 from tests.support.audit_log import DOMAINS, AuditLog, HookStub, RawEvent
+from tests.support.encrypted_store import encrypted, gone, listed
 from tests.support.log import PROFILE, block
 
 MINE = ("acme", "acme/eu")
@@ -48,9 +49,12 @@ class Story:
         self.rng = random.Random(seed)
         self.trouble = trouble
         self.log = AuditLog()
+        self.keys: list[str] = []
         self.started: list[tuple[HookStub, str, str, list[bytes]]] = []
         for worker in ("w0", "w10"):
             self.born(worker)
+        if self.wrong(0.4):
+            self.lock()
         for _ in range(self.rng.randrange(8)):
             self.step()
         if self.wrong(0.4):
@@ -68,6 +72,8 @@ class Story:
             self.close()
         for _ in range(self.rng.randrange(4) if self.wrong() else 0):
             self.step()
+        if self.keys and self.rng.random() < 0.6:
+            self.unlock()
         if self.wrong(0.3):
             self.log.starts[self.rng.choice(list(self.log.events))] = 1
 
@@ -218,11 +224,45 @@ class Story:
         )
 
     def enrol(self, hook: HookStub) -> None:
-        if self.rng.random() < 0.3:
+        dice = self.rng.random()
+        if self.keys and dice < 0.6:
+            self.turn_keys()
+        elif dice < 0.3:
             self.log.say(HolderDestroyed(durable_id="store", evidence="wiped"), Role.SUPERVISOR)
         else:
             body = HolderEnrolled(durable_id="store", tier=Tier.DISK, owner=hook.worker)
             self.log.say(body, Role.ENROLMENT)
+
+    def lock(self) -> None:
+        """A store that the first worker owns keeps everything under keys that lie in two rings."""
+        self.log.say(HolderEnrolled(durable_id="store", tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
+        for domain in (*MINE, None):
+            self.keys.append(f"k-{len(self.keys)}")
+            self.log.say(encrypted(domain, self.keys[-1], store="store"), Role.ENROLMENT)
+            self.log.say(listed(self.keys[-1], "a", "b"), Role.CONTROL)
+
+    def unlock(self) -> None:
+        """Every key goes, in all of its rings but for what goes wrong; and engines end."""
+        for key in self.keys:
+            for ring in ("a", "b"):
+                if not self.wrong(0.1):
+                    self.log.say(gone(key, ring), Role.SUPERVISOR)
+        for hook in self.log.hooks:
+            self.log.attest(hook)
+        if self.wrong(0.3):
+            self.turn_keys()
+
+    def turn_keys(self) -> None:
+        key = self.rng.choice([*self.keys, "k-new"])
+        how = self.rng.randrange(4)
+        if how == 0:
+            domain = self.rng.choice([*MINE, None])
+            self.log.say(encrypted(domain, self.rng.choice([key, None]), store="store"), Role.ENROLMENT)
+        elif how == 1:
+            attester = self.rng.choice([None, None, bytes(32)])
+            self.log.say(listed(key, self.rng.choice("abc"), attester=attester), Role.CONTROL)
+        else:
+            self.log.say(gone(key, self.rng.choice("abc")), Role.SUPERVISOR)
 
     def hold(self, hook: HookStub) -> None:
         dice = self.rng.random()

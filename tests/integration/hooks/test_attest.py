@@ -153,6 +153,39 @@ async def test_attested_exits_discharge_and_an_outside_inventory_is_held_against
     assert (verdict.kind, missing) == ("UNPROVABLE", {"w2", "vllm-uid-0"})
 
 
+async def test_a_stores_keys_are_listed_destroyed_and_discharge_it(settings: Settings) -> None:
+    await register(settings, "w0", "life-0")
+
+    async def run(*arguments: str) -> Any:
+        done = await asyncio.to_thread(kvledger, *arguments, home=settings.home, env=_env(settings))
+        return json.loads(done.stdout) if done.returncode == 0 else failure(done)
+
+    async def judged() -> tuple[str, list[str]]:
+        (verdict,) = await audit_requests(settings, [number], wait_s=0)
+        return verdict.kind, [f"{one.reason}: {one.detail}" for one in verdict.reasons]
+
+    declare = ("holder", "encrypted", "disk-1", "--every-domain", "--rest", "--key", "k-1", "--json")
+    assert "nobody is enrolled" in await run(*declare)
+    await run("holder", "enrol", "disk-1", "--tier", "disk", "--owner", "w0", "--json")
+    assert [row["domain"] for row in await run(*declare)] == ["default", "(no domain)"]
+    assert len(await run("holder", "encrypted", "disk-1", "--json")) == 2
+    number = (await run("delete", "--tenant", "default", "--json"))["number"]
+    await run("attest", "exit", "w0", "life-0", "--evidence", "host scrapped", "--json")
+    destroyed = ("attest", "key-destroyed", "k-1", "--evidence", "ticket 88", "--json", "--ring")
+    assert "nobody has listed ring vault" in await run(*destroyed, "vault")
+    await run("key", "rings", "k-1", "--ring", "vault", "--ring", "safe", "--json")
+    await run(*destroyed, "vault")
+    kind, (why,) = await judged()
+    assert (kind, "is not destroyed in safe" in why) == ("UNPROVABLE", True)
+    await run(*destroyed, "safe")
+    assert await judged() == ("PROVEN", [])
+    await run("key", "rings", "k-1", "--ring", "laptop", "--json")
+    kind, (why,) = await judged()
+    assert (kind, "is not destroyed in laptop" in why) == ("UNPROVABLE", True)
+    rows = await run("key", "rings", "k-1", "--json")
+    assert [row["ring"] for row in rows if row["destroyed_at"] is None] == ["laptop"]
+
+
 def _env(settings: Settings) -> dict[str, str]:
     return {"KVLEDGER_KAFKA": settings.kafka or "", "KVLEDGER_TOPIC_PREFIX": settings.topic_prefix}
 

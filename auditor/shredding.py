@@ -1,0 +1,123 @@
+"""Whether the destruction of keys discharges a durable store: P6. Pure; the rule is `docs/audit-rule.md`.
+
+A store that keeps its blocks encrypted is as good as gone once every key is that they may lie under, in every ring
+that ever held one. Which keys, and which rings, is what `kv.control` says of them, all of it: nothing that was
+declared is forgotten, and whatever is told later takes a discharge away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from auditor.content import Landing
+from auditor.record import StreamRecord
+from events.chain import store_alias
+from events.model.part import Orphans, TierChanged
+
+if TYPE_CHECKING:
+    from auditor.evidence import Evidence, StreamCase
+
+NOBODYS = ""
+"""Stands for what belongs to no domain that can be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shredding:
+    """`rings` in which every key was destroyed, or `why` that doesn't discharge the store and `cure`, what would. All
+    are empty for a store of which nobody ever said that it encrypts."""
+
+    rings: tuple[str, ...] = ()
+    why: str = ""
+    cure: str = ""
+
+    @property
+    def discharge(self) -> str:
+        """What a holder's row says; "" if it isn't discharged so."""
+        return f"key destroyed in rings {', '.join(self.rings)}" if self.rings else ""
+
+    def assumption(self, durable_id: str) -> str:
+        """What the discharge rests on, besides the attestations."""
+        rings = ", ".join(self.rings)
+        return f"{durable_id} encrypts as declared; its keys were never anywhere but in rings {rings}"
+
+
+class ShreddedStores(dict[str, Shredding]):
+    """`shredded` of each store, looked at once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__()
+        self._evidence = evidence
+
+    def __missing__(self, durable_id: str) -> Shredding:
+        found = self[durable_id] = shredded(self._evidence, durable_id)
+        return found
+
+
+def told_into(case: StreamCase, record: StreamRecord, landed: list[Landing]) -> Iterator[tuple[str, str]]:
+    """(durable id, domain) of every store into which a record says that something came, or that it lies there."""
+    durable = {name: view.durable_id for name, view in case.fold.holders.items()}
+    places = [(one.place.holder, one.place.alias) for one in landed if one.ids]
+    for alias, events in record.parts.items():
+        places += [(one.to_holder, alias) for one in events if isinstance(one, TierChanged) and one.ids]
+    for holder, alias in places:
+        store = durable.get(holder)
+        if store is not None:
+            yield store, case.domains.get(alias, alias.hex())
+    for event in record.stream_events:
+        if isinstance(event, Orphans) and event.orphans + event.unassigned > 0:
+            store = durable.get(event.holder)
+            if store is not None:
+                yield store, NOBODYS
+
+
+def shredded(evidence: Evidence, durable_id: str) -> Shredding:
+    """Whether everything in a store that the request may cover lies under keys that are gone."""
+    registry = evidence.registry
+    if not any(store == durable_id for store, _ in registry.encrypted):
+        return Shredding()
+    since = registry.owned_since.get(durable_id)
+    if since is None or not evidence.scope_domains or evidence.scope_domains - set(evidence.alias_keys):
+        return Shredding(why="whose keys have to be destroyed can't be told")
+    rings: set[str] = set()
+    named: dict[str, bytes | None] = {
+        domain: store_alias(evidence.alias_keys[domain], durable_id)
+        for domain in sorted(evidence.scope_domains)
+    }
+    for domain, alias in (named | {NOBODYS: None}).items():
+        what = f"what is in domain {domain}" if domain else "what is in no domain that can be named"
+        declared = registry.encrypted.get((durable_id, alias), {})
+        if None in declared:
+            return Shredding(why=f"{what} lies unencrypted by kv.control/{declared[None]}")
+        if not any(offset > since for offset in declared.values()):
+            cure = f"if it always was, declare it: kvledger holder encrypted {durable_id}"
+            return Shredding(why=f"under which key {what} lies, nobody has declared for its owner", cure=cure)
+        last = -1
+        for key in sorted(key for key in declared if key is not None):
+            ends, missing = _ends(evidence, key)
+            if missing:
+                return missing
+            last = max(last, *ends.values())
+            rings |= ends.keys()
+        told = evidence.told_into.get((durable_id, domain), -1)
+        if told >= last:
+            why = f"{what} was told to lie there by a hook that knew of the key's destruction (kv.control/{told})"
+            return Shredding(why=why)
+    return Shredding(rings=tuple(sorted(rings)))
+
+
+def _ends(evidence: Evidence, key: bytes) -> tuple[dict[str, int], Shredding | None]:
+    """By ring, the record of the key's destruction there; or what is missing."""
+    registry = evidence.registry
+    listed = registry.rings.get(key, {})
+    if not listed:
+        cure = "list every ring that ever held the key: kvledger key rings"
+        return {}, Shredding(why=f"no ring is listed for key {key.hex()}", cure=cure)
+    ends = {ring: registry.key_ends.get((key, ring), -1) for ring in listed}
+    left = sorted(ring for ring, (offset, _) in listed.items() if ends[ring] < offset)
+    if left:
+        names = ", ".join(left)
+        cure = f"destroy the key in {names} and have that attested: kvledger attest key-destroyed"
+        return {}, Shredding(why=f"key {key.hex()} is not destroyed in {names}", cure=cure)
+    return ends, None
