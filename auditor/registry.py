@@ -224,6 +224,13 @@ class ControlFold:
         if ignored is not None:
             self._ignore(ignored)
 
+    def reach(self, end: int) -> None:
+        """The log ends at `end`: what lies between the last record and there holds none, and nobody can read what
+        it held, if it wasn't a transaction's mark. So it is a hole like any other."""
+        if self.start is not None and end > self.next_offset:
+            self.holes.append((self.next_offset, end - 1))
+            self.next_offset = end
+
     def _answers(self, worker: str) -> bool:
         """Whether some rank's newest epoch of the worker is neither fenced nor of an ended engine."""
         newest: dict[int, EpochRegistered] = {}

@@ -197,14 +197,17 @@ def make_report(
     *,
     made_ms: int,
     audit_end: int,
+    control_end: int | None = None,
     anchor: Anchor | None = None,
     stamp: StampStated | None = None,
 ) -> bytes:
     """The whole file. `stamp` is what the anchor's time stamp says.
 
-    `control` is kv.control from its start; what lies behind `span` is shown by headers too."""
+    `control` is kv.control from its start up to `control_end`, None: up to its last record; what lies behind `span`
+    is shown by headers too."""
     lines = [*_evidence_lines(span, control, anchor)]
     registry = _fold(lines, span)
+    registry.reach(control_end or 0)
     used = chosen(verdicts, _numbers(registry, span))
     lines += [_verdict_line(one) for one in used]
     body = b"".join(
@@ -446,6 +449,7 @@ def _verify(
     statement = read_report(payload)
     if statement.subject[1].digest.sha256 != sha256(body):
         raise BundleError("the evidence is not the one that was signed")
+    registry.reach(statement.predicate.control_end)
     if not 0 <= span.first <= span.next <= registry.next_offset:
         raise BundleError("the register doesn't reach over the range")
     used = []

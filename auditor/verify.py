@@ -159,6 +159,7 @@ def _check_frame(registry: ControlFold, statement: Statement, lines: list[dict[s
     if registry.log != statement.predicate.log or registry.hash.hex() != stated.control_hash:
         raise BundleError("the evidence is of another control log than the statement")
     ends = {(one.topic, one.partition): one.offset for one in stated.frontier}
+    registry.reach(ends.get((CONTROL.name, 0), 0))
     if ends.get((CONTROL.name, 0)) != registry.next_offset:
         raise BundleError("the control records don't reach the frontier")
     for line in lines:

@@ -614,6 +614,12 @@ class Control:
             return
         self._obey(offset, header, first, signature, body, sha(value))
 
+    def reach(self, end: int) -> None:
+        """The log ends here: offsets behind the last record hold none."""
+        if self.start is not None and end > self.end:
+            self.holes.append(self.end)
+            self.end = end
+
     def _step(self, offset: int, head: bytes, rest: bytes, signature: bytes) -> None:
         if self.start is None:
             self.start = self.end = offset
@@ -2446,6 +2452,8 @@ def verify_report(
         if line["t"] == "control":
             control.take(line)
         need(line["t"] in ("format", "anchor", "segment", "control", "verdict"), "an unknown kind of line")
+    last = control.end
+    control.reach(stated["control_end"])
     if not signed_by(auditor_key(control, signer, trusted), signature, signed):
         raise Invalid("the envelope is not signed by this key")
     digests = [one["digest"]["sha256"] for one in statement["subject"]]
@@ -2466,6 +2474,7 @@ def verify_report(
     starts = [(0, control.start - 1)] if control.start else []
     shown_offsets = [offset for offset, _ in control.leaves]
     holes = [(a + 1, b - 1) for a, b in pairwise(shown_offsets) if b > a + 1]
+    holes += [(last, control.end - 1)] * (control.end > last)
     anchored = check_anchor(control, lines, {}, {("kv.control", 0): control.end})
     checkpoint = stated["checkpoint"]
     if checkpoint is not None:
@@ -2601,6 +2610,7 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     if control.log != statement["predicate"]["log"] or control.hash.hex() != stated["control_hash"]:
         raise Invalid("the evidence is of another control log")
     ends = {(one["topic"], one["partition"]): one["offset"] for one in stated["frontier"]}
+    control.reach(ends.get(("kv.control", 0), 0))
     if ends.get(("kv.control", 0)) != control.end:
         raise Invalid("the control records don't reach the frontier")
     form = lines[0]

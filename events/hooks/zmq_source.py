@@ -76,6 +76,7 @@ class ZmqSource:
         self._position = EnginePosition()
         self._items: list[SourceItem] = []
         self._late_seq = -1
+        self._former_life = False
         # Of its own: a name that doesn't resolve holds a context's thread up, and the subscription with it.
         self._replay_context = zmq.asyncio.Context()
         self._replay = (
@@ -126,6 +127,7 @@ class ZmqSource:
         """See `EngineSource`: also where the next life's numbers seem to go on, its history is asked for."""
         self._position.reset()
         self._late_seq, self._repair_from_s = -1, 0.0
+        self._former_life = self._replay is not None
 
     async def receive(self, timeout_s: float, limit: int = 256) -> list[SourceItem]:
         """Return what came, in the engine's order; empty after `timeout_s` of silence.
@@ -237,15 +239,21 @@ class ZmqSource:
     async def _beat(self, heartbeat: Heartbeat, repair_s: float) -> None:
         """An engine that names its lives shows a new one at once, and the tail that was lost without waiting for
         the next message. What it says of its own is told to the reader, too."""
-        if self._epoch is not None and heartbeat.epoch != self._epoch and self._position.newest is not None:
+        another = self._epoch is not None and heartbeat.epoch != self._epoch
+        if self._former_life and not another:
+            return
+        if another and not self._former_life and self._position.newest is not None:
             self._restart(RestartSign.NAMED)
-        self._epoch = heartbeat.epoch
+        self._epoch, self._former_life = heartbeat.epoch, False
         if heartbeat.next_seq > self._position.next_seq:
             await self._repair(repair_s)
         self._items.append(heartbeat)
 
     async def _accept(self, message: EngineMessage, timeout_s: float) -> None:
         """Place one published message, repairing the hole before it if there is one."""
+        if self._former_life:
+            await self._accept_replayed(message, timeout_s)
+            return
         match self._position.sight(message):
             case Sighting.KNOWN:
                 self._late_seq = -1
@@ -261,13 +269,33 @@ class ZmqSource:
                     return
             case Sighting.AHEAD:
                 pass
-        if message.seq > self._position.next_seq and await self._repair(timeout_s) is NewEngineLife:
-            # The repair found another life: take its history, then see what this message is in it.
-            await self._repair(timeout_s)
-        if self._position.sight(message) in {Sighting.NEXT, Sighting.AHEAD}:
+        await self._accept_behind_hole(message, timeout_s)
+
+    async def _accept_behind_hole(self, message: EngineMessage, timeout_s: float) -> None:
+        hole = not self._former_life and message.seq > self._position.next_seq
+        if hole and await self._fill(timeout_s) is Confirmed:
+            # All that the engine has published by now was taken. What isn't in it is none of this life's.
+            return
+        if self._former_life:
+            await self._accept_replayed(message, timeout_s)
+        elif self._position.sight(message) in {Sighting.NEXT, Sighting.AHEAD}:
             if message.seq > self._position.next_seq:
                 self._position.doubt()
             self._take_all((message,))
+
+    async def _accept_replayed(self, message: EngineMessage, timeout_s: float) -> None:
+        """A restart was told by somebody else than the subscription, so that may still bring the former life's
+        messages: none is taken until it brings one that the engine replays byte for byte. From there on it is the
+        new life's. What is passed over here comes by replay, as the position stays."""
+        if message.seq >= self._position.next_seq:
+            await self._fill(timeout_s)
+        if self._position.sight(message) is Sighting.KNOWN:
+            self._former_life = False
+
+    async def _fill(self, timeout_s: float) -> type[Confirmed | NewEngineLife | NoAnswer]:
+        """Takes what replay gives behind the position; if it finds another life, that one's history."""
+        outcome = await self._repair(timeout_s)
+        return outcome if outcome is not NewEngineLife else await self._repair(timeout_s)
 
     async def _overtaken(self, message: EngineMessage, timeout_s: float) -> bool:
         """Whether a message below our newest one is of the same life: a replay was faster, and has told it as
@@ -306,6 +334,7 @@ class ZmqSource:
         newest = self._position.newest
         self._position.reset()
         self._late_seq = -1
+        self._former_life = False
         self._items.append(EngineRestarted(sign, last_seq if newest is None else newest.seq))
 
     async def _restart_behind_the_queue(self, sign: RestartSign, last_seq: int | None = None) -> None:
@@ -317,6 +346,8 @@ class ZmqSource:
             await self.subscription.discard()
         finally:
             self._restart(sign, last_seq)
+            # Not all of the old life's need have been there yet.
+            self._former_life = True
 
 
 def _sign(seq: int, known: bytes, answer: ReplayAnswer) -> RestartSign | None:

@@ -174,14 +174,19 @@ class ControlTail:
 
     async def catch_up(self) -> None:
         """Reads up to the end that the log had when this call began. Raises LogUnavailableError, and
-        LogTruncatedError if the log ends before what was read, holds other records there or jumps: then nothing
-        known here counts."""
+        LogTruncatedError if the log ends before what was read, begins behind it, holds other records there or
+        jumps: then nothing known here counts."""
         topic = self._connection.topic(CONTROL)
         await self._look_back()
         if self._tail is None:
             tail = LogTail(self._connection, {(topic, 0): self.registry.next_offset})
             await tail.start()
             self._tail = tail
+            begin = (await tail.beginning_offsets())[topic, 0]
+            if begin > self.registry.next_offset:
+                raise LogTruncatedError(
+                    f"kv.control begins at {begin}, {self.registry.next_offset} is wanted"
+                )
         started = self._monotonic_ns()
         end = (await self._tail.end_offsets())[topic, 0]
         if end < self.registry.next_offset:

@@ -161,7 +161,7 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
 
     try:
         await log.start()
-        await log.read_control(take)
+        registry.reach(await log.read_control(take))
     finally:
         await log.stop()
     verdicts: list[Judged] = []
@@ -188,7 +188,8 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
             exit_code=ExitCode.USAGE,
         )
     # What came after the seal is shown only if it was asked for: else the checkpoint covers all that is shown.
-    shown = [record for record in control if record.offset < max(sealed, span.next)]
+    shown_to = max(sealed, span.next)
+    shown = [record for record in control if record.offset < shown_to]
     anchor = None
     if head is not None:
         starts = {(CONTROL.name, 0): registry.start or 0}
@@ -196,7 +197,15 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
         anchor = make_anchor(main, head, load_witnesses(settings.home).policy, starts)
     anchor, stamp = await stamped(settings, anchor)
     raw = make_report(
-        span, shown, verdicts, signer, made_ms=wall_ms(), audit_end=ends[0], anchor=anchor, stamp=stamp
+        span,
+        shown,
+        verdicts,
+        signer,
+        made_ms=wall_ms(),
+        audit_end=ends[0],
+        control_end=shown_to,
+        anchor=anchor,
+        stamp=stamp,
     )
     return raw, signer.public_key
 
