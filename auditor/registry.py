@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from auditor.grant import KeyGrant
 from events.chain import CONTROL_HASH_START, advance_control_hash_by_parts, sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
@@ -58,13 +59,6 @@ TIMED_KINDS = frozenset(
     {"registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce"}
 )
 """Kinds that a proof's timeline names."""
-
-
-@dataclass(slots=True)
-class KeyGrant:
-    public_key: bytes
-    roles: frozenset[Role]
-    revoked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +233,9 @@ class ControlFold:
     def _repeated(self, header: ControlHeader) -> str:
         if header.idempotency_key is None:
             return ""
-        used = (header.key_scope or header.signer, header.idempotency_key)
+        grant = self.grants.get(KeyId(header.signer))
+        itself = grant is not None and grant.binding is not None
+        used = (header.signer if itself else header.key_scope or header.signer, header.idempotency_key)
         if used in self._keys_used:
             return "repeated_idempotency_key"
         self._keys_used.add(used)
@@ -272,6 +268,8 @@ class ControlFold:
             return "revoked_signer"
         if header.role not in grant.roles:
             return "role_not_granted"
+        if not grant.reaches(body):
+            return "outside_grant"
         return "" if self.verify(grant.public_key, signature, line) else "bad_signature"
 
     def _obey(self, offset: int, header: ControlHeader, body: ControlBody, record_sha256: bytes) -> str:
@@ -282,7 +280,7 @@ class ControlFold:
                     body.operator_key, frozenset({Role.OPERATOR})
                 )
             case Granted():
-                self.grants[key_id(body.public_key)] = KeyGrant(body.public_key, frozenset(body.roles))
+                self.grants[key_id(body.public_key)] = KeyGrant.of(body)
             case Revoked():
                 grant = self.grants.get(key_id(body.public_key))
                 if grant is None or body.public_key == self.operator_key:
