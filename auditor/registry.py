@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from auditor.grant import KeyGrant
 from events.chain import CONTROL_HASH_START, advance_control_hash_by_parts, sha256, split_lines
 from events.codec import decode_control
 from events.errors import DecodeError
@@ -74,13 +75,6 @@ TIMED_KINDS = frozenset(
     }
 )
 """Kinds that a proof's timeline names."""
-
-
-@dataclass(slots=True)
-class KeyGrant:
-    public_key: bytes
-    roles: frozenset[Role]
-    revoked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +268,9 @@ class ControlFold:
     def _repeated(self, header: ControlHeader) -> str:
         if header.idempotency_key is None:
             return ""
-        used = (header.key_scope or header.signer, header.idempotency_key)
+        grant = self.grants.get(KeyId(header.signer))
+        itself = grant is not None and grant.binding is not None
+        used = (header.signer if itself else header.key_scope or header.signer, header.idempotency_key)
         if used in self._keys_used:
             return "repeated_idempotency_key"
         self._keys_used.add(used)
@@ -307,6 +303,8 @@ class ControlFold:
             return "revoked_signer"
         if header.role not in grant.roles:
             return "role_not_granted"
+        if not grant.reaches(body):
+            return "outside_grant"
         return "" if self.verify(grant.public_key, signature, line) else "bad_signature"
 
     def _obey(self, offset: int, header: ControlHeader, body: ControlBody, record_sha256: bytes) -> str:
@@ -317,7 +315,7 @@ class ControlFold:
                     body.operator_key, frozenset({Role.OPERATOR})
                 )
             case Granted():
-                self.grants[key_id(body.public_key)] = KeyGrant(body.public_key, frozenset(body.roles))
+                self.grants[key_id(body.public_key)] = KeyGrant.of(body)
             case Revoked():
                 grant = self.grants.get(key_id(body.public_key))
                 if grant is None or body.public_key == self.operator_key:

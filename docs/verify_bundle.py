@@ -202,6 +202,7 @@ def union(tag: str, **kinds: Shape) -> Shape:
 
 
 NAME, TEXT, COUNT = text(1, 200, r"[A-Za-z0-9._:@/+\-]+"), text(), number()
+PATTERNS = several(text(1, 200, r"[A-Za-z0-9._:@/+\-]+\*?"), 1, 1_000)
 ID, HASH = hexed(16), hexed(32)
 RANK, GROUP, NUMBER = number(0, 65_535), number(0, 1_023), number(0, (1 << 31) - 1)
 TIER = one_of("gpu", "cpu", "disk", "remote")
@@ -403,7 +404,17 @@ STREAM: dict[str, Shape | Field] = {"worker": NAME, "rank": RANK, "epoch": NAME}
 CONTROL_BODY = union(
     "kind",
     genesis=record(log=NAME, operator_key=HASH, partitions=number(1, 4_096)),
-    granted=record(public_key=HASH, roles=several(ROLE, 1), label=TEXT),
+    granted=record(
+        lambda it: (
+            (it["workers"] is None and it["stores"] is None)
+            or {"enrolment", "supervisor"}.issuperset(it["roles"])
+        ),
+        public_key=HASH,
+        roles=several(ROLE, 1),
+        label=TEXT,
+        workers=optional(PATTERNS),
+        stores=optional(PATTERNS),
+    ),
     revoked=record(public_key=HASH),
     registered=record(
         **STREAM,
@@ -539,6 +550,30 @@ SEGMENT = record(topic=NAME, partition=COUNT, first=COUNT, next=COUNT, records=C
 # ---------------------------------------------------------------- kv.control
 
 
+SUBJECTS_OF = {
+    "registered": {"worker": "worker"},
+    "exit_attested": {"worker": "worker"},
+    "holder_enrolled": {"worker": "owner", "store": "durable_id"},
+    "holder_destroyed": {"store": "durable_id"},
+    "holder_encrypted": {"store": "durable_id"},
+}
+"""Which field names the worker and the store of what a bound key may say."""
+
+
+def within(bound: Json | None, body: Json | None) -> bool:
+    """Whether a record is about nothing but what its signer's grant is bound to, as far as it is shown."""
+    if bound is None or body is None:
+        return True
+    fields = SUBJECTS_OF.get(body["kind"])
+    return fields is not None and all(
+        any(matches(one, body[field]) for one in bound[what]) for what, field in fields.items()
+    )
+
+
+def matches(pattern: str, name: str) -> bool:
+    return name == pattern or (pattern[-1] == "*" and name[: len(pattern) - 1] == pattern[:-1])
+
+
 class Control:
     """What kv.control says, and where it is broken."""
 
@@ -643,7 +678,9 @@ class Control:
             self.passed.append(offset)
             return
         if header["idempotency_key"] is not None:
-            used = (header["key_scope"] or header["signer"], header["idempotency_key"])
+            key = self.keys.get(header["signer"])
+            bound = key is not None and key["bound"] is not None
+            used = ((None if bound else header["key_scope"]) or header["signer"], header["idempotency_key"])
             if used in self._used:
                 self.passed.append(offset)
                 return
@@ -674,7 +711,7 @@ class Control:
         key = self.keys.get(header["signer"])
         if header["log"] != self.log or key is None or key["revoked"] or header["role"] not in key["roles"]:
             return False
-        return signed_by(key["key"], signature, head)
+        return signed_by(key["key"], signature, head) and within(key["bound"], body)
 
     def _learn(self, offset: int, body: Json, digest: bytes, signer: str) -> bool:
         """Whether it is obeyed, for the kinds of a timeline."""
@@ -683,7 +720,7 @@ class Control:
             self.log, self.operator, self.partitions = body["log"], body["operator_key"], body["partitions"]
             self._grant(self.operator, ("operator",))
         elif kind == "granted":
-            self._grant(body["public_key"], body["roles"])
+            self._grant(body["public_key"], body["roles"], body["workers"], body["stores"])
         elif kind == "revoked":
             key = self.keys.get(key_id(body["public_key"]))
             if key is not None and body["public_key"] != self.operator:
@@ -730,8 +767,13 @@ class Control:
             self.inventories[offset] = body
         return True
 
-    def _grant(self, key: bytes, roles: tuple[str, ...]) -> None:
-        self.keys[key_id(key)] = {"key": key, "roles": set(roles), "revoked": False, "revoked_at": None}
+    def _grant(self, key: bytes, roles: tuple[str, ...], workers: Any = None, stores: Any = None) -> None:
+        bound = (
+            None if workers is None and stores is None else {"worker": workers or (), "store": stores or ()}
+        )
+        self.keys[key_id(key)] = {
+            "key": key, "roles": set(roles), "revoked": False, "revoked_at": None, "bound": bound,
+        }  # fmt: skip
 
     def _register(self, offset: int, body: Json, digest: bytes) -> bool:
         stream = (body["worker"], body["rank"], body["epoch"])

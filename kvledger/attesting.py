@@ -23,6 +23,7 @@ from events.model.control import ExitAttested
 from events.signing import verify
 from kvledger.cluster import Cluster, ClusterError, ExpiredError, Pod
 from kvledger.control import connection, control_writer, require_log
+from kvledger.keyfile import load_signer
 from kvledger.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -146,6 +147,7 @@ class Attester:
         self._cluster = cluster
         self._told = told
         self._book = PodBook()
+        self._left: set[str] = set()
         self._tail = ControlTail(connection(settings), Registry(verify), monotonic_ns=time.monotonic_ns)
 
     async def once(self) -> int:
@@ -204,13 +206,26 @@ class Attester:
         ends = ended_lives(self._tail.registry, self._book.pods)
         if not ends:
             return 0
-        log = require_log(self._tail.registry)
+        log, written = require_log(self._tail.registry), 0
+        key = load_signer(self._settings.home, Role.SUPERVISOR).id
         async with control_writer(self._settings, log, Role.SUPERVISOR) as writer:
             for end in ends:
                 body = ExitAttested(
                     worker=end.worker, engine_life=end.engine_life, attester=ATTESTER, evidence=end.evidence
                 )
+                why = self._tail.registry.why_not(key, Role.SUPERVISOR, body)
+                if why:  # written, it would be ignored, and cost later proofs
+                    self._leave(end, key, why)
+                    continue
+                written += 1
                 done = await writer.append(body, idempotency_key=end.key, key_scope=PRINCIPAL)
                 self._told(end, done.offset)
         await self._tail.catch_up()
-        return len(ends)
+        return written
+
+    def _leave(self, end: EngineEnd, key: str, why: str) -> None:
+        if end.key not in self._left:
+            self._left.add(end.key)
+            LOG.warning(
+                "the end of %s is not attested: the supervisor key %s may not (%s)", end.worker, key, why
+            )

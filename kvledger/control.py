@@ -16,7 +16,7 @@ from events.model.control import ControlBody, ControlRecord
 from events.signing import verify
 from events.topic import TopicNames
 from kvledger.failure import CommandError, ExitCode
-from kvledger.keyfile import load_signers
+from kvledger.keyfile import load_signer, load_signers
 from kvledger.settings import Settings, config_path, configured_settings, where
 
 T = TypeVar("T")
@@ -75,6 +75,17 @@ class Written:
     repeated: bool
 
 
+def require_grant(registry: Registry, settings: Settings, role: Role, body: ControlBody) -> None:
+    """Raises CommandError if the key here may not say this: written, it would be ignored, and cost later proofs."""
+    key = load_signer(settings.home, role).id
+    why = registry.why_not(key, role, body)
+    if why:
+        raise CommandError(
+            f"the {role.value} key {key} may not say this ({why}); nothing was written",
+            advice="kvledger key list shows what it is granted, and for which workers and stores",
+        )
+
+
 async def write_once(
     settings: Settings,
     role: Role,
@@ -105,6 +116,7 @@ async def write_once(
         mine: int | None = None
         if number is None:
             check(tail.registry)
+            require_grant(tail.registry, settings, role, body)
             async with control_writer(settings, log, role) as writer:
                 mine = (await writer.append(body, idempotency_key=key, key_scope=principal)).offset
             await tail.catch_up()

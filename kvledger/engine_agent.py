@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from events.errors import KvledgerError
+from events.errors import KvledgerError, SignatureError
 from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink, Attest
 from events.hooks.agent_wire import Hello
@@ -19,7 +19,7 @@ from events.hooks.host import HookHost
 from events.ids import Capability, Role, Tier
 from events.model.control import ExitAttested
 from kvledger.control import control_writer
-from kvledger.keyfile import KeyFileError
+from kvledger.keyfile import KeyFileError, load_signer
 from kvledger.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -97,5 +97,9 @@ class ExitAttester:
             raise
 
     async def _append(self, body: ExitAttested) -> None:
+        signer = load_signer(self._settings.home, Role.SUPERVISOR)
+        why = self._host.registry.why_not(signer.id, Role.SUPERVISOR, body)
+        if why:  # written, it would be ignored, and cost later proofs
+            raise SignatureError(why, key_id=signer.id)
         async with control_writer(self._settings, self._host.registry.log, Role.SUPERVISOR) as writer:
             await writer.append(body)

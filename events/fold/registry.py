@@ -26,6 +26,8 @@ from events.ids import KeyId, Role, StreamKey, Tier, Unit
 from events.model.control import (
     ROLE_OF_KIND,
     AuditNonce,
+    ControlBody,
+    ControlHeader,
     ControllerStarted,
     ControlRecord,
     DeletionRequested,
@@ -198,19 +200,34 @@ class Registry:
             return "no_genesis"
         if header.log != self.log:
             return "foreign_log"
-        grant = self.grants.get(KeyId(header.signer))
+        why = self.why_not(KeyId(header.signer), header.role, body)
+        if why:
+            return why
+        key = self.grants[KeyId(header.signer)].public_key
+        return "" if self.verify(key, signature, record.header_line) else "bad_signature"
+
+    def why_not(self, signer: KeyId, role: Role, body: ControlBody) -> str:
+        """Why a record that this key signs now would be ignored for its signer's sake, "" if it would not: ask before
+        writing, since an ignored record costs later proofs."""
+        grant = self.grants.get(signer)
         if grant is None:
             return "unknown_signer"
         if grant.revoked_at is not None:
             return "revoked_signer"
-        if header.role not in grant.roles:
+        if role not in grant.roles or role not in ROLE_OF_KIND[body.kind]:
             return "role_not_granted"
-        return "" if self.verify(grant.public_key, signature, record.header_line) else "bad_signature"
+        return "" if grant.covers(body) else "outside_grant"
+
+    def _principal(self, header: ControlHeader) -> str:
+        """Whose an idempotency key is. A bound key speaks for nobody but itself, so that it can't use up another's."""
+        grant = self.grants.get(KeyId(header.signer))
+        bound = grant is not None and grant.bound
+        return header.signer if bound else header.key_scope or header.signer
 
     def _obey(self, offset: int, record: ControlRecord) -> str:
         header, body = record.header, record.body
         if header.idempotency_key is not None:
-            scoped = (header.key_scope or header.signer, header.idempotency_key)
+            scoped = (self._principal(header), header.idempotency_key)
             if scoped in self.idempotency:
                 return "repeated_idempotency_key"
             self.idempotency[scoped] = offset
@@ -220,7 +237,9 @@ class Registry:
                 self.operator = key_id(body.operator_key)
                 self.grants[self.operator] = Grant(body.operator_key, frozenset({Role.OPERATOR}))
             case Granted():
-                self.grants[key_id(body.public_key)] = Grant(body.public_key, frozenset(body.roles))
+                self.grants[key_id(body.public_key)] = Grant(
+                    body.public_key, frozenset(body.roles), workers=body.workers, stores=body.stores
+                )
             case Revoked():
                 grant = self.grants.get(key_id(body.public_key))
                 if grant is None or key_id(body.public_key) == self.operator:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from events.ids import Role, StreamKey
 from events.model.control import (
+    ControlBody,
     ControlHeader,
     DeletionRequested,
+    ExitAttested,
+    HolderDestroyed,
+    HolderEncrypted,
+    HolderEnrolled,
     HoldSet,
     InvalidationRequested,
     PolicySet,
@@ -18,11 +24,38 @@ from events.model.control import (
 
 @dataclass(slots=True)
 class Grant:
-    """`revoked_at` is the offset from which the key no longer counts; what it signed before stands."""
+    """`revoked_at` is the offset from which the key no longer counts; what it signed before stands. `workers` and
+    `stores` as in `Granted`: None in both is a key that isn't bound."""
 
     public_key: bytes
     roles: frozenset[Role]
     revoked_at: int | None = None
+    workers: tuple[str, ...] | None = None
+    stores: tuple[str, ...] | None = None
+
+    @property
+    def bound(self) -> bool:
+        return self.workers is not None or self.stores is not None
+
+    def covers(self, body: ControlBody) -> bool:
+        """Whether the key may say this, as far as the workers and stores go that it is bound to."""
+        if not self.bound:
+            return True
+        workers, stores = self.workers or (), self.stores or ()
+        match body:
+            case Registered() | ExitAttested():
+                return named(workers, body.worker)
+            case HolderEnrolled():
+                return named(workers, body.owner) and named(stores, body.durable_id)
+            case HolderDestroyed() | HolderEncrypted():
+                return named(stores, body.durable_id)
+            case _:
+                return False
+
+
+def named(patterns: Sequence[str], name: str) -> bool:
+    """Whether one of a grant's patterns is this name, or begins it."""
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class HookHost:
         )
         self._services = HookServices(
             emitter=self.emitter,
-            registrar=Registrar(self._writer, self._control),
+            registrar=Registrar(self._writer, self._control, enrolment=self._enrolment.id),
             registry=self.registry,
             keyring=self.keyring,
             monotonic_s=lambda: self._monotonic_ns() / 1e9,

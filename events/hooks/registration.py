@@ -18,7 +18,7 @@ from events.fold.registry import Registry
 from events.hooks.client_task import guarded
 from events.hooks.engine_process import process_facts
 from events.hooks.stream import Epoch
-from events.ids import StreamKey
+from events.ids import KeyId, Role, StreamKey
 from events.kafka.connection import LogTruncatedError
 from events.kafka.control import Appended
 from events.model.control import Registered
@@ -30,8 +30,9 @@ _NAME = re.compile(r"^[A-Za-z0-9._:@/+\-]{1,200}$")
 
 
 class RegistrationError(KvledgerError):
-    """The log did not accept the registration; `reason` is why folds ignore it. A missing grant needs the
-    operator, anything else is tried again by the hook itself."""
+    """The log did not accept the registration, or would not: then nothing was written. `reason` is why folds ignore
+    it. A missing grant, or one that is bound to other workers (`outside_grant`), needs the operator; the hook itself
+    tries again."""
 
     def __init__(self, worker: str, rank: int, reason: str) -> None:
         super().__init__(f"{worker}/{rank} is not registered: {reason}")
@@ -91,13 +92,15 @@ class EnginePlace:
 
 
 class Registrar:
-    """Registers epochs of any worker. `entropy(n)` gives n secret random bytes."""
+    """Registers epochs of the workers that its key's grant covers. `enrolment` names that key: without it nothing is
+    looked at before it is written. `entropy(n)` gives n secret random bytes."""
 
     def __init__(
         self,
         writer: ControlAppender,
         follower: ControlFollower,
         *,
+        enrolment: KeyId | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
         timeout_s: float = 15.0,
         place: EnginePlace | None = None,
@@ -105,6 +108,7 @@ class Registrar:
         self._place = place or EnginePlace.told()
         self._writer = writer
         self._follower = follower
+        self._enrolment = enrolment
         self._entropy = entropy
         self._timeout_s = timeout_s
 
@@ -113,10 +117,11 @@ class Registrar:
     ) -> Epoch:
         """A new epoch with its own key, which this process' registry has installed when this returns.
 
-        Raises SchemaNotEnabledError before anything is written, RegistrationError, SignatureError without
-        an enrolment key, LogUnavailableError: then the log may hold the registration all the same, and a
-        later attempt, a new epoch, supersedes it. LogTruncatedError if the log has taken it at a place that
-        this process has read another record at: the process must begin again.
+        Raises SchemaNotEnabledError before anything is written, RegistrationError (also before, where the key's
+        grant doesn't cover the worker: an ignored record would cost later proofs), SignatureError without an
+        enrolment key, LogUnavailableError: then the log may hold the registration all the same, and a later
+        attempt, a new epoch, supersedes it. LogTruncatedError if the log has taken it at a place that this
+        process has read another record at: the process must begin again.
         """
         registry = self._follower.registry
         enabled = registry.schema.get("event_batch", 0)
@@ -136,6 +141,10 @@ class Registrar:
             container=self._place.container,
             container_id=self._place.container_id,
         )
+        if self._enrolment is not None:
+            why = registry.why_not(self._enrolment, Role.ENROLMENT, body)
+            if why:
+                raise RegistrationError(worker, rank, f"{why} (enrolment key {self._enrolment})")
         read_upto = registry.next_offset
         appended = await guarded(self._writer.append(body))
         if appended.offset < read_upto:

@@ -10,12 +10,30 @@ from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from events.ids import Role, Tier, Unit
-from events.model.field import MAX_COUNT, Count, Hex16, Hex32, Name, Offset, PackedIds, Rank, Record, Text
+from events.model.field import (
+    MAX_COUNT,
+    Count,
+    Hex16,
+    Hex32,
+    Name,
+    NamePattern,
+    Offset,
+    PackedIds,
+    Rank,
+    Record,
+    Text,
+)
 
 MAX_MEMBERS = 2_000
 """Members of one inventory record, so that it stays far below a record's limit."""
 MAX_RINGS = 200
 """Key rings named in one record."""
+MAX_PATTERNS = 1_000
+"""Names and patterns of one grant, likewise."""
+BOUND_ROLES = frozenset({Role.ENROLMENT, Role.SUPERVISOR})
+"""Roles whose grants can be bound: all that they say about one worker or store names it, in a body that every proof
+shows."""
+Patterns = Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS)]
 
 
 class ControlHeader(Record):
@@ -43,12 +61,25 @@ class Genesis(Record):
 
 
 class Granted(Record):
-    """The operator gives a key its roles; `label` is for people."""
+    """The operator gives a key its roles, in place of what it held before; `label` is for people.
+
+    `workers` or `stores` bind it: then it counts only in records about these workers (`registered`, `exit_attested`),
+    these stores (`holder_destroyed`, `holder_encrypted`) or both (`holder_enrolled`), and in no other. `prefix*` means
+    every name that begins so. What is left out while the other is given is none."""
 
     kind: Literal["granted"] = "granted"
     public_key: Hex32
     roles: Annotated[tuple[Role, ...], Field(min_length=1)]
     label: Text
+    workers: Patterns | None = None
+    stores: Patterns | None = None
+
+    @model_validator(mode="after")
+    def _can_be_bound(self) -> Self:
+        bound = self.workers is not None or self.stores is not None
+        if bound and not BOUND_ROLES.issuperset(self.roles):
+            raise ValueError("only the roles enrolment and supervisor can be bound to workers or stores")
+        return self
 
 
 class Revoked(Record):

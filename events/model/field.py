@@ -99,6 +99,10 @@ Hex64 = Annotated[
 ]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:@/+\-]+$")]
 """A worker, holder, domain or tenant: stable, printable, no spaces."""
+NamePattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:@/+\-]+\*?$")
+]
+"""One name, or with a star at its end all that begin with what stands before it."""
 Text = Annotated[str, StringConstraints(max_length=2_000)]
 MAX_COUNT = (1 << 62) - 1
 """Largest count or offset: one more, or the sum of two, still fits a signed 64-bit column."""

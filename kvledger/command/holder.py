@@ -131,7 +131,14 @@ def _usage(message: str) -> CommandError:
 async def _enrol(body: HolderEnrolled, key: str) -> dict[str, object]:
     from events.ids import Role
     from events.token import Token
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+    from kvledger.control import (
+        connection,
+        control_writer,
+        or_unavailable,
+        read_registry,
+        require_grant,
+        require_log,
+    )
 
     settings = load_settings()
 
@@ -145,6 +152,7 @@ async def _enrol(body: HolderEnrolled, key: str) -> dict[str, object]:
             why = refusal(registry, body)
             if why is not None:
                 raise why
+            require_grant(registry, settings, Role.ENROLMENT, body)
             async with control_writer(settings, log, Role.ENROLMENT) as writer:
                 done = await writer.append(body, idempotency_key=key, key_scope=KEY_SCOPE)
             number = done.offset

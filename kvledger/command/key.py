@@ -1,25 +1,25 @@
-"""`kvledger key list|rotate|grant|revoke|rings`: who may say what; and what `kvledger up` makes without a question."""
+"""`kvledger key list|rotate|make|grant|revoke|rings`: who may say what."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from events.ids import Role
-from events.model.control import DomainCreated, Genesis, Granted, Revoked, SchemaEnabled
+from events.model.control import Granted, Revoked
 from kvledger.command import storage_key
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
 
-GRANTED_ROLES = (Role.ENROLMENT, Role.CONTROL, Role.SUPERVISOR, Role.AUDITOR)
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Keys: who may say what in the log.")
     group.command("list")(list_keys)
     group.command("rotate")(rotate)
+    group.command("make")(make)
     group.command("grant")(grant)
     group.command("revoke")(revoke)
     group.command("rings")(storage_key.rings)
@@ -48,7 +49,8 @@ def list_keys(as_json: Json = False) -> None:
     for row in rows:
         state = "revoked" if row["revoked_at"] is not None else "stands"
         here = f", here as {row['here']}" if row["here"] else ""
-        typer.echo(f"{row['key']}\t{', '.join(row['roles'])}\t{state}{here}")  # type: ignore[arg-type]
+        reach = _reach(row["workers"], row["stores"])  # type: ignore[arg-type]
+        typer.echo(f"{row['key']}\t{', '.join(row['roles'])}\t{state}{reach}{here}")  # type: ignore[arg-type]
 
 
 def rotate(
@@ -79,20 +81,68 @@ def grant(
         list[str], typer.Option(help="repeatable: operator, enrolment, control, supervisor or auditor")
     ],
     label: Annotated[str, typer.Option(help="for people")] = "",
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="repeatable: bind the key to this worker, or with 'gpu-*' to all whose names begin so"
+        ),
+    ] = None,
+    store: Annotated[
+        list[str] | None, typer.Option(help="repeatable: bind it to this durable store, likewise")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Grant roles to somebody else's public key, in place of what it held before. Needs the operator's key.
 
-    A second operator's key, kept apart, is what helps when the first one is lost.
+    With --worker or --store a key of the roles enrolment and supervisor counts for these alone: give each node one of
+    its own. A second operator's key, kept apart, is what helps when the first one is lost.
 
-    Example: kvledger key grant auditor-2.pub --role auditor --label "second auditor"
+    Example: kvledger key grant node-7.pub --role enrolment --role supervisor --worker gpu-7
     """
+    from pydantic import ValidationError
+
     from kvledger.command.audit import public_key_of
 
     key = public_key_of(public_key)
     roles = tuple(dict.fromkeys(_role(one) for one in role))
-    number = asyncio.run(_say(load_settings(), Granted(public_key=key, roles=roles, label=label)))
-    _told(key, number, as_json, f"granted: {', '.join(roles)}")
+    try:
+        body = Granted(
+            public_key=key,
+            roles=roles,
+            label=label,
+            workers=tuple(dict.fromkeys(worker)) if worker else None,
+            stores=tuple(dict.fromkeys(store)) if store else None,
+        )
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = {"workers": "--worker: ", "stores": "--store: "}.get(str((*first["loc"], "")[0]), "")
+        raise _usage(where + plain(first["msg"])) from error
+    number = asyncio.run(_say(load_settings(), body))
+    _told(key, number, as_json, f"granted: {', '.join(roles)}{_reach(worker, store)}")
+
+
+def make(
+    role: Annotated[str, typer.Argument(help="enrolment, control, supervisor or auditor")],
+    as_json: Json = False,
+) -> None:
+    """Make this machine's own key for a role, unless it has one, and print its public half: whoever holds the
+    operator's key grants it. Asks no log.
+
+    Example: kvledger key make enrolment
+    """
+    from events.signing import key_id
+    from kvledger.keyfile import ensure_key, load_signer, public_key_path
+
+    settings, wanted = load_settings(), _role(role)
+    if wanted is Role.OPERATOR:
+        raise _usage("the operator's key is made by `kvledger up`, which begins a log with it")
+    ensure_key(settings.home, wanted)
+    public_key = load_signer(settings.home, wanted).public_key
+    if as_json:
+        typer.echo(json.dumps({"key": key_id(public_key), "public_key": public_key.hex()}))
+        return
+    typer.echo(f"key {key_id(public_key)}: {public_key_path(settings.home, wanted)}")
+    typer.echo(f"kvledger key grant {public_key.hex()} --role {wanted.value} --worker NAME")
 
 
 def revoke(
@@ -126,11 +176,23 @@ def rows_of(registry: Registry, home: Path) -> list[dict[str, object]]:
             "key": key,
             "public_key": known.public_key.hex(),
             "roles": sorted(role.value for role in known.roles),
+            "workers": None if known.workers is None else list(known.workers),
+            "stores": None if known.stores is None else list(known.stores),
             "revoked_at": known.revoked_at,
             "here": mine.get(key),
         }
         for key, known in registry.grants.items()
     ]
+
+
+def _reach(workers: Sequence[str] | None, stores: Sequence[str] | None) -> str:
+    """What a grant is bound to, for people; nothing for one that isn't."""
+    if not workers and not stores:
+        return ""
+    named = [
+        f"{what} {', '.join(names)}" for what, names in (("workers", workers), ("stores", stores)) if names
+    ]
+    return f", for {' and '.join(named)} only"
 
 
 def _told(key: bytes, number: int, as_json: bool, what: str) -> None:
@@ -182,8 +244,9 @@ async def _revoke(settings: Settings, key: str) -> tuple[bytes, int]:
 
 async def _rotate(settings: Settings, role: Role, *, lost: bool) -> dict[str, object]:
     """The new key is on disk before it is granted, and in its place before the old one is revoked, so that there is
-    a key that counts at every step. The old public key stays on disk until it is revoked."""
-    from events.signing import Signer
+    a key that counts at every step. The old public key stays on disk until it is revoked. The new one is bound to the
+    workers and stores that the old one is bound to."""
+    from events.signing import Signer, key_id
     from kvledger.control import connection, or_unavailable, read_registry
     from kvledger.keyfile import KeyFileError, key_path, load_signer, public_key_path, write_private
 
@@ -207,13 +270,21 @@ async def _rotate(settings: Settings, role: Role, *, lost: bool) -> dict[str, ob
     seed = waiting.read_text().strip()
     signer = Signer.from_seed(bytes.fromhex(seed))
     registry = await or_unavailable(lambda: read_registry(connection(settings)))
+    former = bytes.fromhex(old.read_text().strip())
     if signer.id not in registry.grants:
+        was = registry.grants.get(key_id(former))
         await _say(
-            settings, Granted(public_key=signer.public_key, roles=(role,), label=f"local {role.value}")
+            settings,
+            Granted(
+                public_key=signer.public_key,
+                roles=(role,),
+                label=f"local {role.value}",
+                workers=was.workers if was is not None else None,
+                stores=was.stores if was is not None else None,
+            ),
         )
     write_private(path, seed + "\n")
     write_private(public, signer.public_key.hex() + "\n")
-    former = bytes.fromhex(old.read_text().strip())
     revoked = next(
         (
             key
@@ -227,50 +298,3 @@ async def _rotate(settings: Settings, role: Role, *, lost: bool) -> dict[str, ob
     old.unlink()
     waiting.unlink()
     return {"role": role.value, "key": signer.id, "revoked": revoked}
-
-
-def ensure_keys(home: Path) -> None:
-    """Makes each role's key and the default domain's secret unless they exist; mode 0600."""
-    from kvledger.keyfile import DEFAULT_DOMAIN, ensure_domain_secret, ensure_key
-
-    for role in Role:
-        ensure_key(home, role)
-    ensure_domain_secret(home, DEFAULT_DOMAIN)
-
-
-def ensure_grants(home: Path, bootstrap: str) -> None:
-    """Writes genesis, grants, the enabled schema and the default domain unless the log has them."""
-    settings = load_settings(home=home, kafka=bootstrap)
-    asyncio.run(_ensure_grants(settings))
-
-
-async def _ensure_grants(settings: Settings) -> None:
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry
-    from kvledger.keyfile import DEFAULT_DOMAIN, DEFAULT_TENANT, load_signers
-
-    async def write() -> None:
-        registry = await read_registry(connection(settings))
-        signers = load_signers(settings.home, *Role)
-        log = registry.log or f"log-{secrets.token_hex(8)}"
-        async with control_writer(settings, log, *Role) as writer:
-            if not registry.log:
-                await writer.append(
-                    Genesis(
-                        log=log,
-                        operator_key=signers[Role.OPERATOR].public_key,
-                        partitions=settings.partitions,
-                    )
-                )
-            for role in GRANTED_ROLES:
-                if signers[role].id not in registry.grants:
-                    await writer.append(
-                        Granted(
-                            public_key=signers[role].public_key, roles=(role,), label=f"local {role.value}"
-                        )
-                    )
-            if "event_batch" not in registry.schema:
-                await writer.append(SchemaEnabled(record="event_batch", version=1))
-            if DEFAULT_DOMAIN not in registry.domains:
-                await writer.append(DomainCreated(domain=DEFAULT_DOMAIN, tenant=DEFAULT_TENANT))
-
-    await or_unavailable(write)

@@ -60,10 +60,10 @@ class Step:
 
 
 STEPS = (
-    Step("keys", "kvledger.command.key", "ensure_keys", lambda at: (at.home,)),
+    Step("keys", "kvledger.first_grants", "ensure_keys", lambda at: (at.home,)),
     Step("migrate", "kvledger.command.migrate", "run_migrations", lambda at: (at.database_url,)),
     Step("topics", "kvledger.command.topics", "ensure_topics", lambda at: (at.kafka,)),
-    Step("grants", "kvledger.command.key", "ensure_grants", lambda at: (at.home, at.kafka)),
+    Step("grants", "kvledger.first_grants", "ensure_grants", lambda at: (at.home, at.kafka)),
 )
 
 # The order of starting; they stop in the reverse order.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from events.chain import sha256
 from events.ids import Inventory, Role, Tier, VerdictReason
 from events.model.control import (
     DomainAdmitted,
     DomainCreated,
     ExitAttested,
     Fenced,
+    Granted,
     HolderDestroyed,
     HolderEnrolled,
     PrefixScope,
 )
 from events.model.part import Closed
+from events.signing import Signer
 from tests.museum.exhibit import STRANGER, exhibit, shown
 from tests.support.audit_log import AuditLog
 from tests.support.bundle import bundle
@@ -109,6 +112,50 @@ def self_granted_fence(trick: bool) -> bytes:
     fleet.log.say(fence, Role.CONTROL, **more)
     fleet.log.say(end, Role.SUPERVISOR, **more)
     fleet.finish(fleet.b)
+    return shown(fleet)
+
+
+def _bound_node(fleet: Fleet) -> Signer:
+    """A node's own key, which may register and attest the end of the workers `node7-*`."""
+    key = Signer.from_seed(sha256(b"node 7"))
+    roles = (Role.ENROLMENT, Role.SUPERVISOR)
+    fleet.log.say(
+        Granted(public_key=key.public_key, roles=roles, label="node 7", workers=("node7-*",)), Role.OPERATOR
+    )
+    return key
+
+
+@exhibit(
+    "hook that registers as another worker",
+    PENDING,
+    VerdictReason.SIGNATURE_INVALID,
+    VerdictReason.FRONTIER_BEHIND,
+    VerdictReason.NOT_EVALUATED,
+    VerdictReason.MEMBERSHIP_INCOMPLETE,
+)
+def hook_that_registers_as_another(trick: bool) -> bytes:
+    """A node's hook registers an epoch of another node's worker, finds it empty, and acks in its name."""
+    fleet = Fleet()
+    key = _bound_node(fleet)
+    heir = fleet.log.hook("w0" if trick else "node7-a", life="life-1" if trick else "life-7", signed_by=key)
+    fleet.finish(heir.open(), fleet.b, *([] if trick else [fleet.a]))
+    return shown(fleet)
+
+
+@exhibit(
+    "hook that attests another worker's end",
+    PENDING,
+    VerdictReason.SIGNATURE_INVALID,
+    VerdictReason.FRONTIER_BEHIND,
+    VerdictReason.NOT_EVALUATED,
+)
+def hook_that_attests_anothers_end(trick: bool) -> bytes:
+    """A node's bridge, which may say when its own engines have died, says so of another node's."""
+    fleet = Fleet()
+    key = _bound_node(fleet)
+    own = fleet.log.hook("node7-a", life="life-7", signed_by=key).open()
+    fleet.log.attest(fleet.a if trick else own, signer=key)
+    fleet.finish(fleet.b, *([own] if trick else [fleet.a]))
     return shown(fleet)
 
 

@@ -91,8 +91,10 @@ class AuditLog:
     def nonce(self, request: int) -> int:
         return self.say(AuditNonce(request=request, nonce=f"n{len(self.control.records)}"), Role.AUDITOR)
 
-    def hook(self, worker: str = "w0", *, life: str = "life-1", epoch: str = "") -> HookStub:
-        """Registers an epoch; the stub writes its stream."""
+    def hook(
+        self, worker: str = "w0", *, life: str = "life-1", epoch: str = "", signed_by: Signer | None = None
+    ) -> HookStub:
+        """Registers an epoch, by the enrolment key or another; the stub writes its stream."""
         epoch = epoch or f"{worker}-e{len(self.hooks)}"
         signer = Signer.from_seed(sha256(epoch.encode()))
         body = Registered(
@@ -103,7 +105,7 @@ class AuditLog:
             public_key=signer.public_key,
             partition=len(worker) % 4,
         )
-        epoch_no = self.say(body, Role.ENROLMENT)
+        epoch_no = self.say(body, Role.ENROLMENT, signer=signed_by)
         stub = HookStub(self, worker, epoch, life, epoch_no, body.partition, signer)
         stub.prev = sha256(self.control.records[epoch_no][0])
         self.hooks.append(stub)

@@ -27,8 +27,8 @@ from events.signing import Signer
 from events.topic import EVENTS, Topic, TopicNames
 from indexer.applier import Applier
 from indexer.postgres_store import PostgresStore
-from kvledger.command.key import _ensure_grants, ensure_keys
 from kvledger.control import read_registry, wall_ms
+from kvledger.first_grants import ensure_keys, write_grants
 from kvledger.keyfile import load_signers
 from kvledger.settings import Settings
 from tests.support.applier_world import MemoryOutbox
@@ -174,7 +174,7 @@ async def indexer_log(
     connection = KafkaConnection(kafka, TopicNames(prefix))
     await TopicAdmin(connection, partitions=partitions, replication=1).ensure()
     ensure_keys(home)
-    await _ensure_grants(settings)
+    await write_grants(settings)
     log = (await read_registry(connection)).log
     writer = ControlWriter(connection, log=log, signers=load_signers(home, *Role), wall_ms=wall_ms)
     producer = make_producer(connection, linger_ms=5, max_batch_bytes=500_000)

@@ -13,9 +13,9 @@ from events.identity import profile_digest, root_parent
 from events.ids import StreamKey
 from events.kafka.connection import LogTail
 from events.topic import EVENTS
-from kvledger.command.key import ensure_grants, ensure_keys
 from kvledger.command.topics import ensure_topics
 from kvledger.control import connection
+from kvledger.first_grants import ensure_grants, ensure_keys
 from kvledger.settings import Settings, load_settings
 from kvledger.simulate.fleet import Fleet
 from kvledger.simulate.prompt import Prompt
