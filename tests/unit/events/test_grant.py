@@ -21,6 +21,7 @@ from events.model.control import (
     ExitAttested,
     Granted,
     HolderDestroyed,
+    HolderEncrypted,
     HolderEnrolled,
     InventoryMember,
     InventoryStated,
@@ -126,6 +127,8 @@ def test_exits_stores_and_inventories_are_bound_as_registrations_are() -> None:
     assert log.node_says(enrolled("disk-1", "gpu-2")) == "outside_grant"
     assert log.node_says(HolderDestroyed(durable_id="disk-2", evidence="gone")) == "outside_grant"
     assert log.node_says(HolderDestroyed(durable_id="disk-1", evidence="gone")) == ""
+    assert log.node_says(HolderEncrypted(durable_id="disk-2")) == "outside_grant"
+    assert log.node_says(HolderEncrypted(durable_id="disk-1")) == ""
     inventory = InventoryStated(source="node", members=(InventoryMember(worker="gpu-1"),))
     assert log.node_says(inventory) == "outside_grant"
     assert not log.audit.inventories
