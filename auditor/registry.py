@@ -54,6 +54,7 @@ REGISTRY_KINDS = frozenset(
 )
 """Kinds whose bodies every proof shows; the others belong to a tenant."""
 
+COPIED = "repeated_record"
 TIMED_KINDS = frozenset(
     {"registered", "fenced", "exit_attested", "holder_destroyed", "deletion_requested", "audit_nonce"}
 )
@@ -138,7 +139,8 @@ class ControlFold:
     fences: dict[StreamKey, str] = field(default_factory=dict)
     exits: dict[tuple[str, str], int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
-    destroyed: set[str] = field(default_factory=set)
+    destroyed: dict[str, int] = field(default_factory=dict)
+    enrolled: dict[str, int] = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
     admissions: set[tuple[str, str]] = field(default_factory=set)
     holds: dict[str, HoldSet] = field(default_factory=dict)
@@ -149,6 +151,7 @@ class ControlFold:
     ignored: list[Ignored] = field(default_factory=list)
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
+    _signed: set[bytes] = field(default_factory=set)
 
     @property
     def contiguous(self) -> bool:
@@ -161,6 +164,8 @@ class ControlFold:
             return "redelivered"
         head, rest = split_lines(value)
         self._advance(offset, sha256(head), sha256(rest), sha256(signature or b""))
+        if self._copied(sha256(head)):
+            return self._ignore(Ignored(offset, COPIED))
         try:
             record = decode_control(value)
         except DecodeError as error:
@@ -171,6 +176,7 @@ class ControlFold:
         why = self._unauthorised(offset, record.header, record.header_line, signature, record.body)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
+        self._signed.add(sha256(head))
         why = self._repeated(record.header) or self._obey(
             offset, record.header, record.body, record.record_sha256
         )
@@ -182,9 +188,12 @@ class ControlFold:
         """Folds a record whose body isn't shown: its signature, role and place in the hash are checked."""
         self._advance(offset, sha256(header_line), header.body_sha256, sha256(signature or b""))
         self.withheld += 1
+        if self._copied(sha256(header_line)):
+            return self._ignore(Ignored(offset, COPIED))
         why = self._unauthorised(offset, header, header_line, signature, None)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
+        self._signed.add(sha256(header_line))
         why = self._repeated(header)
         return self._ignore(Ignored(offset, why)) if why else ""
 
@@ -195,6 +204,8 @@ class ControlFold:
         self.withheld += 1
         if ignored is not None:
             self._ignore(ignored)
+        else:
+            self._signed.add(digests[0])
 
     def _answers(self, worker: str) -> bool:
         """Whether some rank's newest epoch of the worker is neither fenced nor of an ended engine."""
@@ -231,6 +242,11 @@ class ControlFold:
         self.hash = advance_control_hash_by_parts(self.hash, head, rest, signature)
         self.hashes[offset] = self.hash
         self.next_offset = offset + 1
+
+    def _copied(self, head_sha256: bytes) -> bool:
+        """Whether the header line has stood in the log before under a signature that held. Anybody who can write to
+        the topic can write it again: an order counts where its signer put it, and nowhere else."""
+        return head_sha256 in self._signed
 
     def _ignore(self, ignored: Ignored) -> str:
         self.ignored.append(ignored)
@@ -305,14 +321,15 @@ class ControlFold:
                     return "unknown_stream"
                 self.fences.setdefault(stream, body.evidence)
             case ExitAttested():
-                self.exits.setdefault((body.worker, body.engine_life), offset)
+                self.exits[body.worker, body.engine_life] = offset
             case HolderEnrolled():
                 known_owner = self.owners.get(body.durable_id, body.owner)
                 if known_owner != body.owner and self._answers(known_owner):
                     return "owner_stands"
                 self.owners[body.durable_id] = body.owner
+                self.enrolled[body.durable_id] = offset
             case HolderDestroyed():
-                self.destroyed.add(body.durable_id)
+                self.destroyed[body.durable_id] = offset
             case DomainCreated():
                 if body.domain in self.domains:
                     return "domain_exists"
