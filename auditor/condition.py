@@ -43,6 +43,7 @@ class Findings:
     reasons: list[Reason] = field(default_factory=list)
     counterexamples: list[Counterexample] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    _known: set[Reason] = field(default_factory=set)
 
     def add(
         self,
@@ -62,7 +63,8 @@ class Findings:
             cure=cure or CURES[reason],
             waits=waits,
         )
-        if found not in self.reasons:
+        if found not in self._known:
+            self._known.add(found)
             self.reasons.append(found)
 
 

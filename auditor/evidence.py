@@ -194,6 +194,9 @@ class Evidence:
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
         self.bound: frozenset[bytes] | None = None
+        self._named = scoped_ids(request.scope)
+        self._bound: frozenset[bytes] | None = None
+        self._unnamed = frozenset[bytes]()
         self.scope_domains = self.domains()
         self._lives: dict[tuple[str, int, str], list[StreamCase]] = {}
         self._verify = verify
@@ -219,12 +222,14 @@ class Evidence:
     @property
     def unnamed(self) -> frozenset[bytes]:
         """Leaves of the subject that the request doesn't name: they were bound too late for it."""
-        return (self.bound or frozenset()) - scoped_ids(self.request.scope)
+        if self._bound is not self.bound:
+            self._bound, self._unnamed = self.bound, (self.bound or frozenset()) - self._named
+        return self._unnamed
 
     def covers(self, domain: str, block: bytes, profile: str | None) -> Covered:
         """Whether a block of a domain in scope is in scope."""
         lineage = self.lineages.get(domain, NOBODYS)
-        return covers(self.request.scope, domain, lineage, block, profile, self.unnamed)
+        return covers(self.request.scope, domain, lineage, block, profile, self._named, self.unnamed)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
@@ -420,8 +425,10 @@ class Evidence:
             age = self._age(case, landing.place.holder, landing.provenance, header.seq)
             if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
                 continue
-            if age is Age.FRESH and is_whole_domain(self.request.scope, domain):
-                case.recreated += len(landing.ids)
+            if age is Age.FRESH and (self.everywhere or is_whole_domain(self.request.scope, domain)):
+                # whether it is in scope can be told at once: nothing of it has to be kept
+                if self.covers(domain, landing.ids[0], profile) is Covered.YES:
+                    case.recreated += len(landing.ids)
                 continue
             case.late.append(
                 Late(
@@ -485,6 +492,8 @@ class Evidence:
         )
         case.acks[domain] = ack
         case.refusals.pop(domain, None)
+        # what landed with an unknown age before was looked at here, if it is still held
+        case.late = [one for one in case.late if one.domain != domain or one.age is not Age.UNKNOWN]
         if ack.discharging:
             case.first_discharge.setdefault(domain, ack)
             self._discharged.setdefault((case.epoch.life, domain), case.epoch.epoch_no)

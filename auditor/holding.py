@@ -170,7 +170,7 @@ def p5_nothing_returned(
                     detail = f"of {maybe} old copies that landed in record {late.seq} it can't be told"
                     reason = VerdictReason.SCOPE_UNDECIDABLE
                     found.add("P5", reason, str(late.stream), detail, cure=_decide(evidence))
-            elif (yes or maybe) and late.stream not in dead and _after_last_ack(case, late):
+            elif (yes or maybe) and late.stream not in dead:
                 detail = f"{yes + maybe} copies landed in record {late.seq}, admission unknown"
                 found.add("P5", VerdictReason.UNKNOWN_LINEAGE, str(late.stream), detail)
     del found.counterexamples[SHOWN_RECORDS:]
@@ -185,12 +185,6 @@ def _unvouched(case: StreamCase, late: Late, count: int, found: Findings, *, liv
     else:
         detail = f"{count} old copies landed in record {late.seq}, which no signature covers"
         found.add("P5", VerdictReason.SIGNATURE_INVALID, subject, detail)
-
-
-def _after_last_ack(case: StreamCase, late: Late) -> bool:
-    """What landed before the last ack was looked at there, if it was still held."""
-    last = case.acks.get(late.domain)
-    return last is None or late.seq > last.seq
 
 
 def _count(evidence: Evidence, late: Late) -> tuple[int, int]:

@@ -152,6 +152,7 @@ class ControlFold:
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
     _signed: set[bytes] = field(default_factory=set)
+    _newest: dict[tuple[str, int], StreamKey] = field(default_factory=dict)
 
     @property
     def contiguous(self) -> bool:
@@ -209,15 +210,10 @@ class ControlFold:
 
     def _answers(self, worker: str) -> bool:
         """Whether some rank's newest epoch of the worker is neither fenced nor of an ended engine."""
-        newest: dict[int, EpochRegistered] = {}
-        for epoch in self.epochs.values():
-            if epoch.body.worker == worker:
-                known = newest.get(epoch.body.rank)
-                if known is None or epoch.epoch_no > known.epoch_no:
-                    newest[epoch.body.rank] = epoch
+        newest = [self.epochs[stream] for (name, _), stream in self._newest.items() if name == worker]
         return any(
             epoch.stream not in self.fences and (worker, epoch.body.engine_life) not in self.exits
-            for epoch in newest.values()
+            for epoch in newest
         )
 
     def lives(self) -> Mapping[tuple[str, int, str], list[EpochRegistered]]:
@@ -229,10 +225,7 @@ class ControlFold:
 
     def newest(self, worker: str, rank: int) -> EpochRegistered:
         """The registration that stands for a (worker, rank)."""
-        return max(
-            (e for e in self.epochs.values() if (e.body.worker, e.body.rank) == (worker, rank)),
-            key=lambda known: known.epoch_no,
-        )
+        return self.epochs[self._newest[worker, rank]]
 
     def _advance(self, offset: int, head: bytes, rest: bytes, signature: bytes) -> None:
         if self.start is None:
@@ -315,6 +308,7 @@ class ControlFold:
                 if body.partition >= self.partitions:
                     return "unknown_partition"
                 self.epochs[stream] = EpochRegistered(offset, body, record_sha256)
+                self._newest[body.worker, body.rank] = stream
             case Fenced():
                 stream = StreamKey(body.worker, body.rank, body.epoch)
                 if stream not in self.epochs:

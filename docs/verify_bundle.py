@@ -1665,6 +1665,7 @@ class Trial:
         }  # fmt: skip
         case.acks[domain] = found
         case.refused.pop(domain, None)
+        case.late = [one for one in case.late if one["domain"] != domain or one["is"] != "unknown"]
         if standing["old_left"] == 0:
             case.first.setdefault(domain, found)
             self.discharged.setdefault((case.epoch["life"], domain), case.epoch["no"])
@@ -1989,9 +1990,7 @@ class Trial:
                     if maybe_ and stream not in dead:
                         self.add("P5", "scope_undecidable", "/".join(map(str, stream)))
                 elif (yes or maybe_) and stream not in dead:
-                    last = case.acks.get(late["domain"])
-                    if last is None or late["seq"] > last["seq"]:
-                        self.add("P5", "unknown_lineage", "/".join(map(str, stream)))
+                    self.add("P5", "unknown_lineage", "/".join(map(str, stream)))
         del self.counter[20:]
         return recreated
 
