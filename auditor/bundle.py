@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from auditor.anchoring import Anchor
@@ -47,21 +48,27 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
+def shown_record(record: RawRecord, evidence: Evidence, *, anchored: bool) -> bytes:
+    """The line that a bundle has of one record of kv.events, with its newline; empty if it has none."""
+    line = event_line(record, evidence, anchored=anchored)
+    return b"" if line is None else _line(line)
+
+
 def make_bundle(
     verdict: Verdict,
     evidence: Evidence,
     control: Sequence[RawRecord],
-    events: Iterable[RawRecord],
+    shown: Iterable[bytes],
     signer: Signer,
     anchor: Anchor | None = None,
     stamp: StampStated | None = None,
 ) -> bytes:
     """The whole file. `stamp` is what the anchor's time stamp says.
 
-    `control` and `events` are raw records up to the verdict's frontier, `events` in offset
-    order within each partition; everything of other tenants is left out here."""
-    lines = [_line(one) for one in _evidence_lines(evidence, control, events, anchor)]
-    body = b"".join(lines)
+    `control` are raw records up to the verdict's frontier, `shown` what `shown_record` gave for those of kv.events,
+    in offset order within each partition; of other tenants neither shows anything."""
+    lines = map(_line, _evidence_lines(evidence, control, anchor))
+    body = b"".join(chain(lines, shown))
     payload = make_statement(make_predicate(verdict, evidence, anchor, stamp), sha256(body))
     return seal(payload, signer) + b"\n" + body
 
@@ -71,7 +78,7 @@ def _line(document: dict[str, object]) -> bytes:
 
 
 def _evidence_lines(
-    evidence: Evidence, control: Sequence[RawRecord], events: Iterable[RawRecord], anchor: Anchor | None
+    evidence: Evidence, control: Sequence[RawRecord], anchor: Anchor | None
 ) -> Iterator[dict[str, object]]:
     yield {
         "t": "format",
@@ -92,10 +99,6 @@ def _evidence_lines(
     curtain = Curtain(evidence)
     for record in control:
         yield curtain.control_line(record, ignored.get(record.offset))
-    for record in events:
-        line = event_line(record, evidence, anchored=anchor is not None)
-        if line is not None:
-            yield line
 
 
 def anchor_lines(anchor: Anchor) -> Iterator[dict[str, object]]:

@@ -20,12 +20,13 @@ STATE = "state the fleet's inventory again: kvledger attest inventory"
 @dataclass(frozen=True, slots=True)
 class Owing:
     """One engine life that owes an ack, judged by its newest epoch; `absent` says why no word of it can be
-    expected any more ("" while it can)."""
+    expected any more ("" while it can). `destroyed` are durable stores that nobody answers for any more."""
 
     epoch: EpochRegistered
     earlier: tuple[EpochRegistered, ...]
     case: StreamCase | None
     absent: str
+    destroyed: frozenset[str] = frozenset()
 
     @property
     def subject(self) -> str:
@@ -43,6 +44,7 @@ class Findings:
     reasons: list[Reason] = field(default_factory=list)
     counterexamples: list[Counterexample] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    _known: set[Reason] = field(default_factory=set)
 
     def add(
         self,
@@ -62,7 +64,8 @@ class Findings:
             cure=cure or CURES[reason],
             waits=waits,
         )
-        if found not in self.reasons:
+        if found not in self._known:
+            self._known.add(found)
             self.reasons.append(found)
 
 
@@ -100,10 +103,29 @@ def _declared_before(evidence: Evidence, epoch: EpochRegistered, durable_id: str
 
 
 def foreign_durable(evidence: Evidence, one: Owing, base: Base) -> bool:
-    """A durable holder that another worker owns is that one's to answer for."""
+    """A durable holder that another worker owns is that one's to answer for; one that is destroyed, nobody's."""
     if base.durable_id is None:
         return False
+    if base.durable_id in one.destroyed:
+        return True
     return evidence.registry.owners.get(base.durable_id) != one.epoch.body.worker
+
+
+def destroyed_stores(evidence: Evidence) -> frozenset[str]:
+    """Durable stores whose destruction is attested and that nobody has used since: not enrolled again, not declared
+    by a stream that was registered behind it, and with nothing stored by a writer who knew of it."""
+    found = {
+        name: at
+        for name, at in evidence.registry.destroyed.items()
+        if evidence.registry.enrolled.get(name, -1) < at
+    }
+    for case in evidence.streams.values() if found else ():
+        for holder in case.fold.holders.values():
+            at = found.get(holder.durable_id or "")
+            used = max(case.epoch.epoch_no, case.stored_into.get(holder.name, -1))
+            if at is not None and used >= at:
+                del found[holder.durable_id or ""]
+    return frozenset(found)
 
 
 def p1_control(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
@@ -243,7 +265,7 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
         for holder in case.fold.holders.values()
         if holder.durable_id is not None
     }
-    for durable_id in sorted((declared | set(registry.owners)) - registry.destroyed):
+    for durable_id in sorted((declared | set(registry.owners)) - destroyed_stores(evidence)):
         owner = registry.owners.get(durable_id)
         theirs = [one for one in owing if one.epoch.body.worker == owner]
         covered = [

@@ -30,7 +30,9 @@ from events.model.part import (
     DomainEvent,
     Refused,
     RequestStanding,
+    SnapshotBegin,
     SnapshotPart,
+    TierChanged,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -80,6 +82,7 @@ class Base:
     durable_id: str | None
     orphans: int
     unassigned: int
+    groups: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +150,28 @@ class StreamCase:
     closed_seq: int | None = None
     ended_seq: int | None = None
     stored_under: int = -1
+    stored_into: dict[str, int] = field(default_factory=dict)
+    told_seq: int = -1
     opened_under: int = -1
+    chained_from: int = 0
+    vouched: list[tuple[int, int]] = field(default_factory=list)
     removed: int = 0
     endings: Endings = field(default_factory=Endings)
+
+    def link(self, seq: int, *, chained: bool, signed: bool) -> None:
+        """Takes in how a new record hangs on the one before it. A signature speaks for its own record and, by the
+        chain, for all before it back to where the chain is broken."""
+        if not chained:
+            self.chained_from = seq
+        if signed:
+            if self.vouched and self.vouched[-1][0] == self.chained_from:
+                self.vouched.pop()
+            self.vouched.append((self.chained_from, seq))
+
+    def vouches(self, seq: int) -> bool:
+        """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a
+        record without one behind the newest."""
+        return any(first <= seq <= last for first, last in self.vouched)
 
 
 class Evidence:
@@ -177,7 +199,11 @@ class Evidence:
             tuple[str, str], int
         ] = {}  # see `shredding.told_into`; the newest order installed
         self.bound: frozenset[bytes] | None = None
+        self._named = scoped_ids(request.scope)
+        self._bound: frozenset[bytes] | None = None
+        self._unnamed = frozenset[bytes]()
         self.scope_domains = self.domains()
+        self._lives: dict[tuple[str, int, str], list[StreamCase]] = {}
         self._verify = verify
         self._new_seen = new_seen
         self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
@@ -190,6 +216,8 @@ class Evidence:
         """Goes on where another evidence of the same request, registry and keys stood."""
         for name in _STATE:
             setattr(self, name, state[name])
+        for case in self.streams.values():
+            self._lives.setdefault(case.epoch.life, []).append(case)
 
     @property
     def everywhere(self) -> bool:
@@ -199,12 +227,14 @@ class Evidence:
     @property
     def unnamed(self) -> frozenset[bytes]:
         """Leaves of the subject that the request doesn't name: they were bound too late for it."""
-        return (self.bound or frozenset()) - scoped_ids(self.request.scope)
+        if self._bound is not self.bound:
+            self._bound, self._unnamed = self.bound, (self.bound or frozenset()) - self._named
+        return self._unnamed
 
     def covers(self, domain: str, block: bytes, profile: str | None) -> Covered:
         """Whether a block of a domain in scope is in scope."""
         lineage = self.lineages.get(domain, NOBODYS)
-        return covers(self.request.scope, domain, lineage, block, profile, self.unnamed)
+        return covers(self.request.scope, domain, lineage, block, profile, self._named, self.unnamed)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
@@ -282,13 +312,14 @@ class Evidence:
             case = StreamCase(epoch, fold, self.aliases(body.worker, body.rank, epoch.epoch_no))
             self._inherit(case)
             self.streams[epoch.stream] = case
+            self._lives.setdefault(epoch.life, []).append(case)
         return case
 
     def _inherit(self, case: StreamCase) -> None:
         """What earlier epochs of the same engine life left in its memory lies in the new one's shadow."""
         here = {domain: name for name, domain in case.domains.items()}
-        for other in self.streams.values():
-            if other.epoch.life != case.epoch.life or other.epoch.epoch_no > case.epoch.epoch_no:
+        for other in self._lives.get(case.epoch.life, []):
+            if other.epoch.epoch_no > case.epoch.epoch_no:
                 continue
             for place, table in other.fold.tables.places.items():
                 name = here.get(other.domains.get(place.alias, ""))
@@ -311,6 +342,7 @@ class Evidence:
             case.epoch.body.public_key, record.signature, record.header_line
         )
         repeated = header.seq < fold.next_seq
+        chained = header.seq == 0 or (header.seq == fold.next_seq and header.prev == fold.prev)
         ended = look(self, case, record) if header.control.offset >= self.request.number else None
         landed = fold.apply(record)
         if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
@@ -319,12 +351,16 @@ class Evidence:
             )
         if repeated:
             return
+        case.link(header.seq, chained=chained, signed=signed)
         if not signed and (record.signature is not None or header.seq == 0):
             case.disputes.append(
                 (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
             )
         if landed is None:
             return
+        if fold.brought:
+            for other in self._lives[case.epoch.life]:
+                other.barriers.clear()
         if ended is not None:
             case.endings.add(ended)
         if header.seq == 0:
@@ -355,6 +391,8 @@ class Evidence:
         return domain
 
     def _learn(self, case: StreamCase, record: StreamRecord) -> None:
+        if any(isinstance(one, SnapshotBegin) and one.source == "pool" for one in record.stream_events):
+            case.stored_under = max(case.stored_under, record.header.control.offset)
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
             keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
@@ -362,16 +400,29 @@ class Evidence:
             for event in events:
                 if isinstance(event, BlockStored | TransferStarted):
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
-                    case.stored_under = max(case.stored_under, record.header.control.offset)
+                    self._stored(case, record, event.holder)
+                if isinstance(event, TierChanged):
+                    self._stored(case, record, event.to_holder)
                 case.removed += _removed(event, self.request.number)
                 if keep:
                     for block, parent in _links(event):
                         lineage.learn(block, parent)
 
+    def _stored(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
+        """Something came into a holder, so that its memory was there when the record was written."""
+        installed = record.header.control.offset
+        case.told_seq = record.header.seq
+        case.stored_under = max(case.stored_under, installed)
+        case.stored_into[holder] = max(case.stored_into.get(holder, -1), installed)
+
     def _late(self, case: StreamCase, record: StreamRecord, landed: list[Landing]) -> None:
         """Remembers what landed after a discharging ack of this engine life."""
         header = record.header
         for landing in landed:
+            if landing.event == "transfer_committed":
+                self._stored(case, record, landing.place.holder)
+            elif landing.event == "snapshot_part" and landing.ids:
+                case.told_seq = header.seq
             domain = self._domain_of(case, landing.place.alias)
             if not landing.ids or not self.life_discharged(case.epoch, domain):
                 continue
@@ -381,8 +432,10 @@ class Evidence:
             age = self._age(case, landing.place.holder, landing.provenance, header.seq)
             if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
                 continue
-            if age is Age.FRESH and is_whole_domain(self.request.scope, domain):
-                case.recreated += len(landing.ids)
+            if age is Age.FRESH and (self.everywhere or is_whole_domain(self.request.scope, domain)):
+                # whether it is in scope can be told at once: nothing of it has to be kept
+                if self.covers(domain, landing.ids[0], profile) is Covered.YES:
+                    case.recreated += len(landing.ids)
                 continue
             case.late.append(
                 Late(
@@ -442,6 +495,7 @@ class Evidence:
                     holder.durable_id,
                     holder.orphans,
                     holder.unassigned,
+                    holder.groups,
                 )
                 for holder in fold.holders.values()
             },
@@ -450,6 +504,8 @@ class Evidence:
         )
         case.acks[domain] = ack
         case.refusals.pop(domain, None)
+        # what landed with an unknown age before was looked at here, if it is still held
+        case.late = [one for one in case.late if one.domain != domain or one.age is not Age.UNKNOWN]
         if ack.discharging:
             case.first_discharge.setdefault(domain, ack)
             self._discharged.setdefault((case.epoch.life, domain), case.epoch.epoch_no)
@@ -467,7 +523,10 @@ class Evidence:
         """The last clear before a discharging ack, or an empty birth, if the request was installed by then:
         whatever an engine without connector or second tier holds behind it was computed afterwards."""
         fold, number = case.fold, self.request.number
-        if fold.opened is None or fold.opened.connectors or len(fold.holders) != 1:
+        life = self._lives[case.epoch.life]
+        if fold.opened is None or len(fold.holders) != 1:
+            return
+        if any(one.fold.brought or one.fold.holders.keys() - fold.holders.keys() for one in life):
             return
         for holder in fold.holders.values():
             if holder.durable_id is not None or holder.name in case.barriers:

@@ -15,10 +15,12 @@ from auditor.record import StreamRecord
 from auditor.residency import HolderView, Place, Tables
 from auditor.seen import SeenHashes
 from auditor.snapshot import SnapshotWork
-from events.ids import Inventory, StreamKey, StreamStatus
+from events.ids import Inventory, Lineage, StreamKey, StreamStatus
 from events.model.part import (
+    BlockStored,
     Cleared,
     Closed,
+    DomainEvent,
     Drained,
     EngineLoss,
     HolderInventory,
@@ -27,10 +29,12 @@ from events.model.part import (
     ProfileDeclared,
     SnapshotBegin,
     SnapshotEnd,
+    SnapshotPart,
     SnapshotRange,
     Statement,
     StreamEvent,
     TransferCommitted,
+    TransferStarted,
     UnknownEvents,
 )
 
@@ -48,6 +52,21 @@ class Divergence(NamedTuple):
     place: Place
     stated: tuple[int, bytes]
     held: tuple[int, bytes]
+
+
+ELSEWHERE = frozenset({Lineage.TRANSFER, Lineage.ONLOAD, Lineage.RESTORE})
+
+
+def _brings(event: DomainEvent) -> bool:
+    match event:
+        case TransferStarted():
+            return True
+        case BlockStored():
+            return event.lineage in ELSEWHERE
+        case SnapshotPart():
+            return any(run.lineage in ELSEWHERE for run in event.runs)
+        case _:
+            return False
 
 
 @dataclass(slots=True)
@@ -72,6 +91,9 @@ class StreamFold:
     divergences: list[Divergence] = field(default_factory=list)
     stated: dict[Place, int] = field(default_factory=dict)
     stated_derived: bool = False
+    brought: bool = False
+    """Whether something here may have been computed elsewhere: there are connectors, or a copy is said to have been
+    loaded, restored or sent."""
 
     @property
     def holders(self) -> dict[str, HolderView]:
@@ -148,6 +170,7 @@ class StreamFold:
                     and domain_event.transfer not in self.transfers
                 ):
                     self._unknown_landing(domain_event.transfer, seq)
+                self.brought = self.brought or _brings(domain_event)
                 self.content.take(alias, domain_event, seq, installed, landed)
         for event in record.stream_events:
             if isinstance(event, SnapshotRange) and event.holder in self.holders:
@@ -166,11 +189,13 @@ class StreamFold:
             case Opened():
                 self.content.declare(event, seq)
                 self.opened = event
+                self.brought = self.brought or bool(event.connectors)
                 if self.status is StreamStatus.UNOPENED:
                     self.status = StreamStatus.LIVE
             case SnapshotBegin():
                 self.content.declare(event.opened, None)
                 self.opened = self.opened or event.opened
+                self.brought = self.brought or bool(event.opened.connectors)
                 self.snapshot = SnapshotWork(event.snapshot, seq, inspected=event.source == "pool")
             case EngineLoss():
                 for holder in self.holders.values():

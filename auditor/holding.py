@@ -33,6 +33,25 @@ def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
         for name, base in ack.bases.items():
             if base_seq(evidence, one, base) is None and not foreign_durable(evidence, one, base):
                 _no_base(evidence, one, case, name, base, ack, found)
+        for name in _forgotten(evidence, one, ack):
+            detail = "an earlier epoch of this engine life reported it; at the ack nobody does"
+            subject = f"{one.subject} {name}"
+            found.add("P3", VerdictReason.INVENTORY_INCOMPLETE, subject, detail, waits=one.live)
+
+
+def _forgotten(evidence: Evidence, one: Owing, ack: AckRead) -> list[str]:
+    """Volatile holders, or groups of them, that an earlier epoch of the engine life declared and the newest has not:
+    the memory is still there."""
+    cases = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
+    return sorted(
+        {
+            name
+            for case in cases
+            for name, holder in case.fold.holders.items()
+            if holder.durable_id is None
+            and (name not in ack.bases or not holder.groups <= ack.bases[name].groups)
+        }
+    )
 
 
 def _no_base(
@@ -129,8 +148,12 @@ def _still_held(
     )
 
 
-def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: Findings) -> int:
-    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED)."""
+def p5_nothing_returned(
+    evidence: Evidence, owing: list[Owing], dead: frozenset[StreamKey], found: Findings
+) -> int:
+    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED). Only a record that
+    a signature speaks for refutes."""
+    live = {one.epoch.stream for one in owing if one.live}
     recreated = sum(case.recreated for case in evidence.streams.values())
     for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
         for late in case.late:
@@ -139,22 +162,29 @@ def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: F
                 recreated += yes
             elif late.age is Age.OLD:
                 if yes and late.event != "transfer_started":
-                    found.counterexamples.append(_returned(late, yes))
+                    if case.vouches(late.seq):
+                        found.counterexamples.append(_returned(late, yes))
+                    elif late.stream not in dead:
+                        _unvouched(case, late, yes, found, live=late.stream in live)
                 if maybe and late.stream not in dead:
                     detail = f"of {maybe} old copies that landed in record {late.seq} it can't be told"
                     reason = VerdictReason.SCOPE_UNDECIDABLE
                     found.add("P5", reason, str(late.stream), detail, cure=_decide(evidence))
-            elif (yes or maybe) and late.stream not in dead and _after_last_ack(case, late):
+            elif (yes or maybe) and late.stream not in dead:
                 detail = f"{yes + maybe} copies landed in record {late.seq}, admission unknown"
                 found.add("P5", VerdictReason.UNKNOWN_LINEAGE, str(late.stream), detail)
     del found.counterexamples[SHOWN_RECORDS:]
     return recreated
 
 
-def _after_last_ack(case: StreamCase, late: Late) -> bool:
-    """What landed before the last ack was looked at there, if it was still held."""
-    last = case.acks.get(late.domain)
-    return last is None or late.seq > last.seq
+def _unvouched(case: StreamCase, late: Late, count: int, found: Findings, *, live: bool) -> None:
+    subject = str(late.stream)
+    if live and late.seq >= case.chained_from:
+        detail = f"{count} old copies landed in record {late.seq}, and no signature covers it yet"
+        found.add("P5", VerdictReason.FRONTIER_BEHIND, subject, detail, waits=True)
+    else:
+        detail = f"{count} old copies landed in record {late.seq}, which no signature covers"
+        found.add("P5", VerdictReason.SIGNATURE_INVALID, subject, detail)
 
 
 def _count(evidence: Evidence, late: Late) -> tuple[int, int]:

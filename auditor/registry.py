@@ -62,6 +62,7 @@ REGISTRY_KINDS = frozenset(
 )
 """Kinds whose bodies every proof shows; the others belong to a tenant."""
 
+COPIED = "repeated_record"
 TIMED_KINDS = frozenset(
     {
         "registered",
@@ -156,7 +157,8 @@ class ControlFold:
     fences: dict[StreamKey, str] = field(default_factory=dict)
     exits: dict[tuple[str, str], int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
-    destroyed: set[str] = field(default_factory=set)
+    destroyed: dict[str, int] = field(default_factory=dict)
+    enrolled: dict[str, int] = field(default_factory=dict)
     owned_since: dict[str, int] = field(default_factory=dict)
     encrypted: dict[tuple[str, bytes | None], dict[bytes | None, int]] = field(default_factory=dict)
     rings: dict[bytes, dict[str, RingListed]] = field(default_factory=dict)
@@ -171,6 +173,8 @@ class ControlFold:
     ignored: list[Ignored] = field(default_factory=list)
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
+    _signed: set[bytes] = field(default_factory=set)
+    _newest: dict[tuple[str, int], StreamKey] = field(default_factory=dict)
 
     @property
     def contiguous(self) -> bool:
@@ -183,6 +187,8 @@ class ControlFold:
             return "redelivered"
         head, rest = split_lines(value)
         self._advance(offset, sha256(head), sha256(rest), sha256(signature or b""))
+        if self._copied(sha256(head)):
+            return self._ignore(Ignored(offset, COPIED))
         try:
             record = decode_control(value)
         except DecodeError as error:
@@ -193,6 +199,7 @@ class ControlFold:
         why = self._unauthorised(offset, record.header, record.header_line, signature, record.body)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
+        self._signed.add(sha256(head))
         why = self._repeated(record.header) or self._obey(
             offset, record.header, record.body, record.record_sha256
         )
@@ -204,9 +211,12 @@ class ControlFold:
         """Folds a record whose body isn't shown: its signature, role and place in the hash are checked."""
         self._advance(offset, sha256(header_line), header.body_sha256, sha256(signature or b""))
         self.withheld += 1
+        if self._copied(sha256(header_line)):
+            return self._ignore(Ignored(offset, COPIED))
         why = self._unauthorised(offset, header, header_line, signature, None)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
+        self._signed.add(sha256(header_line))
         why = self._repeated(header)
         return self._ignore(Ignored(offset, why)) if why else ""
 
@@ -217,6 +227,8 @@ class ControlFold:
         self.withheld += 1
         if ignored is not None:
             self._ignore(ignored)
+        else:
+            self._signed.add(digests[0])
 
     def reach(self, end: int) -> None:
         """The log ends at `end`: what lies between the last record and there holds none, and nobody can read what
@@ -227,15 +239,10 @@ class ControlFold:
 
     def _answers(self, worker: str) -> bool:
         """Whether some rank's newest epoch of the worker is neither fenced nor of an ended engine."""
-        newest: dict[int, EpochRegistered] = {}
-        for epoch in self.epochs.values():
-            if epoch.body.worker == worker:
-                known = newest.get(epoch.body.rank)
-                if known is None or epoch.epoch_no > known.epoch_no:
-                    newest[epoch.body.rank] = epoch
+        newest = [self.epochs[stream] for (name, _), stream in self._newest.items() if name == worker]
         return any(
             epoch.stream not in self.fences and (worker, epoch.body.engine_life) not in self.exits
-            for epoch in newest.values()
+            for epoch in newest
         )
 
     def lives(self) -> Mapping[tuple[str, int, str], list[EpochRegistered]]:
@@ -247,10 +254,7 @@ class ControlFold:
 
     def newest(self, worker: str, rank: int) -> EpochRegistered:
         """The registration that stands for a (worker, rank)."""
-        return max(
-            (e for e in self.epochs.values() if (e.body.worker, e.body.rank) == (worker, rank)),
-            key=lambda known: known.epoch_no,
-        )
+        return self.epochs[self._newest[worker, rank]]
 
     def _advance(self, offset: int, head: bytes, rest: bytes, signature: bytes) -> None:
         if self.start is None:
@@ -260,6 +264,11 @@ class ControlFold:
         self.hash = advance_control_hash_by_parts(self.hash, head, rest, signature)
         self.hashes[offset] = self.hash
         self.next_offset = offset + 1
+
+    def _copied(self, head_sha256: bytes) -> bool:
+        """Whether the header line has stood in the log before under a signature that held. Anybody who can write to
+        the topic can write it again: an order counts where its signer put it, and nowhere else."""
+        return head_sha256 in self._signed
 
     def _ignore(self, ignored: Ignored) -> str:
         self.ignored.append(ignored)
@@ -332,13 +341,14 @@ class ControlFold:
                 if body.partition >= self.partitions:
                     return "unknown_partition"
                 self.epochs[stream] = EpochRegistered(offset, body, record_sha256)
+                self._newest[body.worker, body.rank] = stream
             case Fenced():
                 stream = StreamKey(body.worker, body.rank, body.epoch)
                 if stream not in self.epochs:
                     return "unknown_stream"
                 self.fences.setdefault(stream, body.evidence)
             case ExitAttested():
-                self.exits.setdefault((body.worker, body.engine_life), offset)
+                self.exits[body.worker, body.engine_life] = offset
             case HolderEnrolled():
                 known_owner = self.owners.get(body.durable_id, body.owner)
                 if known_owner != body.owner and self._answers(known_owner):
@@ -346,8 +356,9 @@ class ControlFold:
                 if self.owners.get(body.durable_id) != body.owner:
                     self.owned_since[body.durable_id] = offset
                 self.owners[body.durable_id] = body.owner
+                self.enrolled[body.durable_id] = offset
             case HolderDestroyed():
-                self.destroyed.add(body.durable_id)
+                self.destroyed[body.durable_id] = offset
             case HolderEncrypted():
                 self.encrypted.setdefault((body.durable_id, body.alias), {})[body.key] = offset
             case KeyListed():

@@ -293,7 +293,13 @@ def _predicate(
     anchoring: Anchoring,
     stamp: StampStated | None,
 ) -> ReportPredicate:
-    entries = tuple(_entry(registry.requests[number], used, made_ms) for number in _numbers(registry, span))
+    given: dict[int, list[Judged]] = {}
+    for one in used:
+        given.setdefault(one.given.request, []).append(one)
+    entries = tuple(
+        _entry(registry.requests[number], given.get(number, []), made_ms)
+        for number in _numbers(registry, span)
+    )
     counts = Counter(one.newest.verdict.value if one.newest is not None else NOT_JUDGED for one in entries)
     start = registry.start or 0
     return ReportPredicate(
@@ -321,8 +327,7 @@ def _predicate(
     )
 
 
-def _entry(request: RequestRead, used: Sequence[Judged], made_ms: int) -> Entry:
-    mine = [one for one in used if one.given.request == request.number]
+def _entry(request: RequestRead, mine: Sequence[Judged], made_ms: int) -> Entry:
     proven = next((one for one in mine if one.given.verdict is VerdictKind.PROVEN), None)
     proof_ms = None if proven is None else proven.given.given_ms - request.written_ms
     waited_ms = made_ms - request.written_ms if proof_ms is None else proof_ms

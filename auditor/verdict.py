@@ -94,7 +94,7 @@ def examine(
             holding.p8_transfers(evidence, one, found)
     recreated = 0
     if "P5" not in without:
-        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), found)
+        recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), found)
     if "P6" not in without:
         condition.p6_durable(evidence, owing, found)
     nonce = condition.closing_nonce(evidence, owing)
@@ -141,6 +141,7 @@ def _still_owing(owing: list[Owing], without: frozenset[Condition]) -> list[Owin
 def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
     """Engine lives that owe an ack, and the streams of those whose memory is proven gone, with the proof."""
     registry = evidence.registry
+    destroyed = condition.destroyed_stores(evidence)
     owing: list[Owing] = []
     gone: dict[StreamKey, str] = {}
     for epochs in registry.lives().values():
@@ -152,7 +153,7 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
             gone.update((epoch.stream, proof) for epoch in epochs)
             continue
         case = evidence.streams.get(newest.stream)
-        owing.append(Owing(newest, tuple(epochs[:-1]), case, _absent(evidence, newest, case)))
+        owing.append(Owing(newest, tuple(epochs[:-1]), case, _absent(evidence, newest, case), destroyed))
     return owing, gone
 
 
@@ -167,18 +168,23 @@ def is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
 
 def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:
     """What proves that the life's volatile memory is gone; "" if nothing does. A life that installed its own
-    end and then stored something is not over, whoever attested it."""
+    end and then stored something, or looked into its pool, or that was registered again behind it, is not over,
+    whoever attested it."""
     body = epochs[-1].body
     cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
     attested = evidence.registry.exits.get((body.worker, body.engine_life))
-    if attested is not None and all(case.stored_under < attested for case in cases):
+    if (
+        attested is not None
+        and epochs[-1].epoch_no < attested
+        and all(case.stored_under < attested for case in cases)
+    ):
         return f"exit attested (kv.control/{attested})"
     last = evidence.streams.get(epochs[-1].stream)
-    if last is not None and last.ended_seq is not None and not last.fold.sticky and not last.disputes:
-        stored_after = max(last.appeared.values(), default=-1) > last.ended_seq
-        if not stored_after and not any(fault.kind == "equivocation" for fault in last.fold.faults):
-            return f"closed with its engine (record {last.ended_seq})"
-    return ""
+    if last is None or last.ended_seq is None or last.fold.sticky or last.disputes:
+        return ""
+    if last.told_seq > last.ended_seq or any(one.kind == "equivocation" for one in last.fold.faults):
+        return ""
+    return f"closed with its engine (record {last.ended_seq})"
 
 
 def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None) -> str:
@@ -209,18 +215,23 @@ def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -
 
 def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:
     found: list[HolderFound] = []
-    shreds = ShreddedStores(evidence)
+    settled = condition.destroyed_stores(evidence), ShreddedStores(evidence)
     for one in owing:
-        found += _holders_of(evidence, one.epoch, one.case, "", shreds)
+        found += _holders_of(evidence, one.epoch, one.case, "", *settled)
     for epoch in sorted(evidence.registry.epochs.values(), key=lambda e: e.epoch_no):
         if epoch.stream in gone:
             case = evidence.streams.get(epoch.stream)
-            found += _holders_of(evidence, epoch, case, gone[epoch.stream], shreds)
+            found += _holders_of(evidence, epoch, case, gone[epoch.stream], *settled)
     return found
 
 
 def _holders_of(
-    evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None, proof: str, shreds: ShreddedStores
+    evidence: Evidence,
+    epoch: EpochRegistered,
+    case: StreamCase | None,
+    proof: str,
+    destroyed_stores: frozenset[str],
+    shreds: ShreddedStores,
 ) -> list[HolderFound]:
     acks = [] if case is None else [case.acks[d] for d in sorted(evidence.scope_domains) if d in case.acks]
     last = max(acks, key=lambda ack: ack.seq, default=None)
@@ -232,7 +243,7 @@ def _holders_of(
         discharge = proof or ("ack" if complete else "none")
         if holder is not None and holder.durable_id is not None:
             acked = "ack" if complete and not proof else ""
-            destroyed = holder.durable_id in evidence.registry.destroyed
+            destroyed = holder.durable_id in destroyed_stores
             discharge = "destroyed" if destroyed else acked or shreds[holder.durable_id].discharge or "none"
         rows.append(
             HolderFound(

@@ -589,7 +589,8 @@ class Control:
         self.fences: dict[tuple[str, int, str], str] = {}
         self.exits: dict[tuple[str, str], int] = {}
         self.owners: dict[str, str] = {}
-        self.destroyed: set[str] = set()
+        self.destroyed: dict[str, int] = {}
+        self.enrolled: dict[str, int] = {}
         self.handed_at: dict[str, int] = {}
         self.ciphers: list[tuple[int, str, bytes | None, bytes | None]] = []
         self.rings: dict[bytes, dict[str, Json]] = defaultdict(dict)
@@ -604,6 +605,7 @@ class Control:
         self.leaves: list[tuple[int, bytes]] = []
         self.told: list[tuple[int, str, str, int]] = []
         self._used: set[tuple[str, str]] = set()
+        self._signed: set[bytes] = set()
 
     @property
     def whole(self) -> bool:
@@ -622,6 +624,8 @@ class Control:
             if note is not None:
                 self.broken += [offset] * bool(note["broken"])
                 self.unread += [offset] * bool(note["unread"])
+            else:
+                self._signed.add(digests[0])
             return
         head, signature = str(line["h"]).encode(), unbase64(line["s"])
         if "b" not in line:
@@ -637,6 +641,9 @@ class Control:
         """A record that is shown whole."""
         first, _, behind = value.partition(b"\n")
         self._step(offset, sha(first), sha(behind), sha(signature or b""))
+        if sha(first) in self._signed:
+            self.passed.append(offset)
+            return
         try:
             header = CONTROL_HEADER(json.loads(first))
             need(sha(behind) == header["body_sha256"])
@@ -673,10 +680,14 @@ class Control:
         body: Json | None,
         digest: bytes,
     ) -> None:
+        if sha(head) in self._signed:
+            self.passed.append(offset)
+            return
         if not self._authorised(offset, header, head, signature, body):
             self.broken.append(offset)
             self.passed.append(offset)
             return
+        self._signed.add(sha(head))
         if header["idempotency_key"] is not None:
             key = self.keys.get(header["signer"])
             bound = key is not None and key["bound"] is not None
@@ -736,15 +747,16 @@ class Control:
                 return False
             self.fences.setdefault(stream, body["evidence"])
         elif kind == "exit_attested":
-            self.exits.setdefault((body["worker"], body["engine_life"]), offset)
+            self.exits[body["worker"], body["engine_life"]] = offset
         elif kind == "holder_enrolled":
             owner = self.owners.get(body["durable_id"], body["owner"])
             if owner == body["owner"] or not self._stands(owner):
                 if self.owners.get(body["durable_id"]) != body["owner"]:
                     self.handed_at[body["durable_id"]] = offset
                 self.owners[body["durable_id"]] = body["owner"]
+                self.enrolled[body["durable_id"]] = offset
         elif kind == "holder_destroyed":
-            self.destroyed.add(body["durable_id"])
+            self.destroyed[body["durable_id"]] = offset
         elif kind == "holder_encrypted":
             self.ciphers.append((offset, body["durable_id"], body["alias"], body["key"]))
         elif kind == "key_listed":
@@ -841,6 +853,10 @@ class Holder:
         self.lost = False
 
 
+ELSEWHERE = ("transfer", "onload", "restore")
+"""What a copy says of itself that wasn't computed where it lies."""
+
+
 class Stream:
     """One epoch's records, in order: what it holds, from where on that is exact, and where it is broken."""
 
@@ -849,7 +865,7 @@ class Stream:
         self.next, self.prev, self.first_prev = 0, b"", b""
         self.seen: dict[int, bytes] = {}
         self.status, self.sticky, self.torn, self.draining = "unopened", False, False, False
-        self.engine_ended = False
+        self.engine_ended = self.brought = False
         self.opened: Json | None = None
         self.holders: dict[str, Holder] = {}
         self.declared: dict[tuple[bytes, int], Json] = {}
@@ -1000,6 +1016,9 @@ class Stream:
                 if event["type"] == "transfer_committed" and event["transfer"] not in self.moving:
                     self.faults.append(("gap", seq))
                     self.lose_bases()
+                runs = event["runs"] if event["type"] == "snapshot_part" else [event]
+                started = event["type"] == "transfer_started"
+                self.brought |= started or any(run.get("lineage") in ELSEWHERE for run in runs)
                 self.change(alias, event, seq, installed, landed)
         for event in told:
             if event["type"] == "snapshot_range" and event["holder"] in self.holders:
@@ -1018,11 +1037,13 @@ class Stream:
         if kind == "opened":
             self.declare(event, seq)
             self.opened = event
+            self.brought |= bool(event["connectors"])
             if self.status == "unopened":
                 self.status = "live"
         elif kind == "snapshot_begin":
             self.declare(event["opened"], None)
             self.opened = self.opened or event["opened"]
+            self.brought |= bool(event["opened"]["connectors"])
             self.snapshot = {
                 "name": event["snapshot"], "begin": seq, "ranges": defaultdict(list), "broken": False,
                 "pool": event["source"] == "pool", "pending": set(),
@@ -1349,10 +1370,19 @@ class Case:
         self.other_control = False
         self.closed_at: int | None = None
         self.ended_at: int | None = None
-        self.stored_under = self.opened_under = -1
+        self.stored_under = self.opened_under = self.told_at = -1
+        self.stored_into: dict[str, int] = defaultdict(lambda: -1)
+        self.chained_from = 0
+        self.vouched: list[tuple[int, int]] = []
         self.recreated = self.removed = 0
         self.ended = dict.fromkeys(ENDS, 0)
         self.transfers: list[tuple[Any, ...]] = []
+
+    def store(self, holder: str, seq: int, installed: int) -> None:
+        """Something came into a holder."""
+        self.told_at = seq
+        self.stored_under = max(self.stored_under, installed)
+        self.stored_into[holder] = max(self.stored_into[holder], installed)
 
 
 ENDS = ("cleared", "evicted", "rejected", "closed")
@@ -1375,6 +1405,7 @@ class Trial:
         self.domains = {d for d in set(control.domains) | set(alias_keys) if self.reaches(d)}
         self.owed = sorted(self.domains & set(alias_keys))
         self.cases: dict[tuple[str, int, str], Case] = {}
+        self.of_life: dict[tuple[str, int, str], list[Case]] = defaultdict(list)
         self.strangers: set[tuple[str, int, str]] = set()
         self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.torn: dict[str, set[bytes]] = defaultdict(set)
@@ -1382,6 +1413,7 @@ class Trial:
         self.put_in: dict[tuple[str, str | None], int] = defaultdict(lambda: -1)
         self.shredded: dict[str, str] = {}
         self.reasons: set[tuple[str, str, str, bool]] = set()
+        self.destroyed: set[str] = set()
         self.counter: list[tuple[Any, ...]] = []
 
     def reaches(self, domain: str) -> bool:
@@ -1477,8 +1509,8 @@ class Trial:
             return known
         made = Case(epoch, self.names(epoch["stream"][0], epoch["stream"][1], epoch["no"]))
         mine = {domain: alias for alias, domain in made.names.items()}
-        for other in self.cases.values():
-            if other.epoch["life"] != epoch["life"] or other.epoch["no"] > epoch["no"]:
+        for other in self.of_life[epoch["life"]]:
+            if other.epoch["no"] > epoch["no"]:
                 continue
             for (holder, group, alias), copies in other.stream.held.items():
                 here = mine.get(other.names.get(alias, ""))
@@ -1490,6 +1522,7 @@ class Trial:
                 if here is not None:
                     made.stream.unverified[holder, group, here] |= ids
         self.cases[epoch["stream"]] = made
+        self.of_life[epoch["life"]].append(made)
         return made
 
     def apply(
@@ -1501,16 +1534,25 @@ class Trial:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
         again = seq < stream.next
+        chained = seq == 0 or (seq == stream.next and head["prev"] == stream.prev)
         ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
             case.disputes.append("chain_break")
         if again:
             return
+        case.chained_from = case.chained_from if chained else seq
+        if signed:
+            case.vouched.append((case.chained_from, seq))
         if not signed and (signature is not None or seq == 0):
             case.disputes.append("signature_invalid")
         if landed is None:
             return
+        if stream.brought:
+            for other in self.of_life[case.epoch["life"]]:
+                other.barriers.clear()
+        if any(event["type"] == "snapshot_begin" and event["source"] == "pool" for event in told):
+            case.stored_under = max(case.stored_under, installed)
         for how, count in ended.items():
             case.ended[how] += count
         case.transfers += transfers
@@ -1521,6 +1563,10 @@ class Trial:
             for event in events:
                 self.learn(case, alias, domain, event, seq, installed)
         for one in landed:
+            if one["by"] == "transfer_committed":
+                case.store(one["place"][0], seq, installed)
+            elif one["by"] == "snapshot_part" and one["ids"]:
+                case.told_at = seq
             self.came(case, one, seq, offset)
         self.stored(case, installed, landed, told, parts)
         if stream.engine_ended and case.ended_at is None and signed:
@@ -1547,10 +1593,12 @@ class Trial:
         links: list[tuple[bytes, bytes]] = []
         if kind in ("block_stored", "transfer_started"):
             case.appeared[event["holder"], event["group"], alias] = seq
-            case.stored_under = max(case.stored_under, installed)
+            case.store(event["holder"], seq, installed)
             links = list(zip(event["ids"], (event["parent"] or ROOT, *event["ids"]), strict=False))
         elif kind == "snapshot_part":
             links = [link for run in event["runs"] for link in zip(run["ids"], run["parents"], strict=True)]
+        elif kind == "tier_changed":
+            case.store(event["to_holder"], seq, installed)
         elif kind == "block_invalidated" and event["request"] == self.no:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
@@ -1743,20 +1791,26 @@ class Trial:
             "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
             "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
-                name: (one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned)
+                name: (
+                    one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned, one.groups
+                )
                 for name, one in stream.holders.items()
             },
         }  # fmt: skip
         case.acks[domain] = found
         case.refused.pop(domain, None)
+        case.late = [one for one in case.late if one["domain"] != domain or one["is"] != "unknown"]
         if standing["old_left"] == 0:
             case.first.setdefault(domain, found)
             self.discharged.setdefault((case.epoch["life"], domain), case.epoch["no"])
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
-        if stream.opened is None or stream.opened["connectors"] or len(stream.holders) != 1:
+        if stream.opened is None or len(stream.holders) != 1:
             return
+        for one in self.of_life[case.epoch["life"]]:
+            if one.stream.brought or one.stream.holders.keys() - stream.holders.keys():
+                return
         ((name, holder),) = stream.holders.items()
         if holder.durable is not None or name in case.barriers:
             return
@@ -1816,12 +1870,13 @@ class Trial:
     def ended(self, epochs: list[Json], cases: list[Case]) -> str:
         worker, _, life = epochs[-1]["life"]
         attested = self.control.exits.get((worker, life))
-        if attested is not None and all(case.stored_under < attested for case in cases):
+        over = attested is not None and epochs[-1]["no"] < attested
+        if attested is not None and over and all(case.stored_under < attested for case in cases):
             return f"exit attested (kv.control/{attested})"
         last = self.cases.get(epochs[-1]["stream"])
         if last is None or last.ended_at is None or last.stream.sticky or last.disputes:
             return ""
-        after = max(last.appeared.values(), default=-1) > last.ended_at
+        after = last.told_at > last.ended_at
         twice = any(kind == "equivocation" for kind, _ in last.stream.faults)
         return "" if after or twice else f"closed with its engine (record {last.ended_at})"
 
@@ -1834,6 +1889,7 @@ class Trial:
         return "closed" if case is not None and case.closed_at is not None else ""
 
     def judge(self, anchoring: Json) -> Json:
+        self.destroyed = self.no_longer()
         owing, gone = self.lives()
         self.p1(owing, anchoring)
         self.p2(owing)
@@ -1843,7 +1899,7 @@ class Trial:
                 self.p4(one)
                 self.p7(one)
                 self.p8(one)
-        recreated = self.p5(set(gone))
+        recreated = self.p5(owing, set(gone))
         self.p6(owing)
         nonce = self.p9(owing)
         waits = any(reason[3] for reason in self.reasons)
@@ -1862,6 +1918,16 @@ class Trial:
             "holders": sorted(self.discharges(owing, gone), key=repr),
             "anchoring": anchoring["line"],
         }
+
+    def no_longer(self) -> set[str]:
+        """Stores that were destroyed and have not been used since."""
+        found = {n: at for n, at in self.control.destroyed.items() if self.control.enrolled.get(n, -1) < at}
+        for case in self.cases.values():
+            for name, holder in case.stream.holders.items():
+                at = found.get(holder.durable or "")
+                if at is not None and (case.epoch["no"] >= at or case.stored_into[name] >= at):
+                    del found[holder.durable or ""]
+        return set(found)
 
     def standing(self, condition: str) -> str:
         if any(("P4" if one[7] == "ack" else "P5") == condition for one in self.counter):
@@ -1967,6 +2033,8 @@ class Trial:
         return None if listed else since
 
     def foreign(self, one: Json, base: tuple[Any, ...]) -> bool:
+        if base[3] in self.destroyed:
+            return True
         return base[3] is not None and self.control.owners.get(base[3]) != one["epoch"]["life"][0]
 
     def p3(self, one: Json) -> None:
@@ -1981,7 +2049,12 @@ class Trial:
         if opened is not None and opened["engine_life"] != one["epoch"]["life"][2]:
             self.add("P3", "chain_break", subject)
         for _, ack in self.last_acks(one):
-            bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0)}
+            bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0, set())}
+            for earlier in [self.cases[e["stream"]] for e in one["earlier"] if e["stream"] in self.cases]:
+                for name, holder in earlier.stream.holders.items():
+                    kept = name in ack["bases"] and holder.groups <= ack["bases"][name][6]
+                    if holder.durable is None and not kept:
+                        self.add("P3", "inventory_incomplete", f"{subject} {name}", live)
             for name, base in bases.items():
                 if self.exact_since(one, base) is not None or self.foreign(one, base):
                     continue
@@ -2027,7 +2100,8 @@ class Trial:
             if loose:
                 self.add("P4", "inventory_incomplete", subject, live)
 
-    def p5(self, dead: set[tuple[str, int, str]]) -> int:
+    def p5(self, owing: list[Json], dead: set[tuple[str, int, str]]) -> int:
+        live = {one["epoch"]["stream"] for one in owing if not one["absent"]}
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
@@ -2037,16 +2111,20 @@ class Trial:
                 if late["is"] == "fresh":
                     recreated += yes
                 elif late["is"] == "old":
-                    if yes and late["by"] != "transfer_started":
+                    vouched = any(low <= late["seq"] <= high for low, high in case.vouched)
+                    if yes and late["by"] != "transfer_started" and not vouched:
+                        waits = stream in live and late["seq"] >= case.chained_from
+                        if stream not in dead:
+                            reason = "frontier_behind" if waits else "signature_invalid"
+                            self.add("P5", reason, "/".join(map(str, stream)), waits)
+                    elif yes and late["by"] != "transfer_started":
                         where = (case.epoch["partition"], late["offset"], late["place"][0], late["by"])
                         ids = tuple(block.hex() for block in late["ids"][:8])
                         self.counter.append((*stream, late["seq"], *where, late["age"], yes, ids))
                     if maybe_ and stream not in dead:
                         self.add("P5", "scope_undecidable", "/".join(map(str, stream)))
                 elif (yes or maybe_) and stream not in dead:
-                    last = case.acks.get(late["domain"])
-                    if last is None or late["seq"] > last["seq"]:
-                        self.add("P5", "unknown_lineage", "/".join(map(str, stream)))
+                    self.add("P5", "unknown_lineage", "/".join(map(str, stream)))
         del self.counter[20:]
         return recreated
 
@@ -2054,7 +2132,7 @@ class Trial:
         declared = {
             h.durable for case in self.cases.values() for h in case.stream.holders.values() if h.durable
         }
-        for durable in (declared | set(self.control.owners)) - self.control.destroyed:
+        for durable in (declared | set(self.control.owners)) - self.destroyed:
             owner = self.control.owners.get(durable)
             theirs = [one for one in owing if one["epoch"]["life"][0] == owner]
             if not any(all(self.answers_for(one, d, durable) for d in self.owed) for one in theirs):
@@ -2152,7 +2230,7 @@ class Trial:
                     rings = self.rings_without_key(holder.durable)
                     how = f"key destroyed in rings {rings}" if rings else "none"
                     how = "ack" if done and not proof else how
-                    how = "destroyed" if holder.durable in self.control.destroyed else how
+                    how = "destroyed" if holder.durable in self.destroyed else how
                 yield (
                     *epoch["stream"],
                     epoch["life"][2],

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import merge
 
-from events.chain import CONTROL_HASH_START, advance_control_hash
+from events.chain import CONTROL_HASH_START, advance_control_hash, sha256
 from events.codec import decode_control
 from events.errors import DecodeError
 from events.fold.registry_state import (
@@ -94,6 +94,9 @@ class Registry:
     schema: dict[str, int] = field(default_factory=dict)
     controller_term: int = -1
     idempotency: dict[tuple[str, str], int] = field(default_factory=dict)
+    signed: set[bytes] = field(default_factory=set)
+    """SHA-256 of every header line whose signature held. A copy of one, which anybody who can write to the topic
+    can make, is no order of its signer's."""
     ignored: Counter[str] = field(default_factory=Counter)
     hashes: dict[int, bytes] = field(default_factory=dict)
     orders: dict[tuple[str, str], list[Deletion]] = field(default_factory=dict)
@@ -120,7 +123,12 @@ class Registry:
         except DecodeError as error:
             why = error.reason
         else:
-            why = self._unauthorised(offset, record, signature) or self._obey(offset, record)
+            line_sha256 = sha256(record.header_line)
+            why = "repeated_record" if line_sha256 in self.signed else ""
+            why = why or self._unauthorised(offset, record, signature)
+            if not why:
+                self.signed.add(line_sha256)
+                why = self._obey(offset, record)
         if why:
             self.ignored[why] += 1
         return record, why

@@ -33,6 +33,8 @@ EXIT_CODES = {
 }
 AUDIT_TIMEOUT_S = 20.0
 SHOWN_REASONS = 12
+MOST_REASONS, MOST_CHARS = 200, 1_000
+"""Of what a record of kv.audit holds, so that it stays below a topic's limit; a bundle has all of it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -294,7 +296,8 @@ async def _write_bundle(
     settings: Settings, audit: LiveAudit, verdict: Verdict, anchor: Anchor | None, path: Path
 ) -> bytes:
     """Writes the bundle and checks it the way others will; its SHA-256."""
-    from auditor.bundle import make_bundle
+    from auditor.bundle import make_bundle, shown_record
+    from auditor.evidence import Evidence
     from auditor.proof import BundleError
     from auditor.verify import verify_bundle
     from events.chain import sha256
@@ -304,10 +307,14 @@ async def _write_bundle(
     from kvledger.stamping import stamped
 
     signer = load_signer(settings.home, Role.AUDITOR)
-    records: list[RawRecord] = []
-    await audit.reread(verdict.request, lambda record, _: records.append(record))
+    shown: list[bytes] = []
+
+    def show(record: RawRecord, evidence: Evidence) -> None:
+        shown.append(shown_record(record, evidence, anchored=anchor is not None))
+
+    await audit.reread(verdict.request, show)
     anchor, stamp = await stamped(settings, anchor)
-    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, records, signer, anchor, stamp)
+    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, shown, signer, anchor, stamp)
     try:
         verify_bundle(raw, signer.public_key)
     except BundleError as error:
@@ -346,11 +353,11 @@ async def _publish(
                 ReasonGiven(
                     reason=reason.reason,
                     condition=reason.condition,
-                    subject=reason.subject[:2_000],
-                    detail=reason.detail[:2_000],
-                    cure=reason.cure[:2_000],
+                    subject=reason.subject[:MOST_CHARS],
+                    detail=reason.detail[:MOST_CHARS],
+                    cure=reason.cure[:MOST_CHARS],
                 )
-                for reason in verdict.reasons
+                for reason in verdict.reasons[:MOST_REASONS]
             ),
             frontier=verdict.frontier,
             bundle_sha256=sha256s.get(verdict.request),

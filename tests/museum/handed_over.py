@@ -53,7 +53,7 @@ def withheld_record(trick: bool) -> bytes:
     fleet = Fleet()
     fleet.finish()
     if trick:
-        fleet.a.store("acme", 1, admitted=3)
+        fleet.a.store("acme", 1, admitted=3, signed=True)
     newest = (fleet.a.partition, len(fleet.log.events[fleet.a.partition]) - 1)
 
     def withhold(line: dict[str, object]) -> dict[str, object] | None:
@@ -71,7 +71,7 @@ def verdict_of_ones_own(trick: bool) -> bytes:
     honest = shown(fleet)
     if not trick:
         return honest
-    fleet.a.store("acme", 1, admitted=3)
+    fleet.a.store("acme", 1, admitted=3, signed=True)
     body = shown(fleet).partition(b"\n")[2]
     statement = json.loads(unseal(honest.partition(b"\n")[0])[1])
     statement["subject"][1]["digest"]["sha256"] = sha256(body).hex()

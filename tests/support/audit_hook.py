@@ -35,6 +35,7 @@ from events.model.part import (
     SnapshotEnd,
     SnapshotPart,
     SnapshotRange,
+    Statement,
     StreamEvent,
     TransferRejected,
 )
@@ -101,6 +102,7 @@ class Hook:
         """Numbers a record; it may be lost or damaged on the way. An idle reset is told first."""
         fleet = self.fleet
         name = self.alias
+        signed = signed or any(isinstance(event, Statement) for event in events)
         if self.cleared:
             self.cleared = False
             self.say(Cleared(holders=("gpu", "cpu")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
@@ -330,6 +330,7 @@ class HookStub:
         inventory: Inventory = Inventory.KNOWN,
         state: CopyState = CopyState.COMMITTED,
         pending: Mapping[bytes, str] | None = None,
+        source: Literal["pool"] | None = None,
     ) -> None:
         """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain. `pending` names the
         transfers of those that haven't landed."""
@@ -338,7 +339,10 @@ class HookStub:
         if copies is None:
             copies = {domain: held for (holder, domain), held in self.held.items() if holder == "gpu"}
         start = self.opening()
-        self.write(SnapshotBegin(snapshot=name, opened=start), parts={d: [declared()] for d in DOMAINS})
+        self.write(
+            SnapshotBegin(snapshot=name, opened=start, source=source),
+            parts={d: [declared()] for d in DOMAINS},
+        )
         mark = SnapshotRange(snapshot=name, holder="gpu", group=0, low=LOW, high=HIGH)
         parts: dict[str, list[DomainEvent]] = {}
         for domain, held in copies.items():

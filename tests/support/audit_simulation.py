@@ -123,6 +123,8 @@ class SimFleet:
                     hook.land("gpu", *hook.running.pop(0), Lineage.PREFILL)
                 if hook.alive and hook.landing and self.patient:
                     self.transfer(hook, hook.nonce is not None)
+                if step % 7 == 0 and hook.alive and not (hook.repair or hook.unwatched):
+                    hook.say(events=hook.statements(), signed=True)  # a real one signs every 30 s
             self.deliver(step)
 
     def deliver(self, step: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from auditor.anchoring import Anchor, Anchoring
-from auditor.bundle import make_bundle
+from auditor.bundle import make_bundle, shown_record
 from auditor.proof import BundleError, StampStated
 from auditor.verdict import UNANCHORED, judge
 from auditor.verify import verify_bundle
@@ -45,7 +45,8 @@ def bundle(
         for o, e in enumerate(records)
         if o >= log.starts.get(p, 0)
     ]
-    return make_bundle(verdict, evidence, control, events, signer, anchor, stamp)
+    shown = [shown_record(one, evidence, anchored=anchor is not None) for one in events]
+    return make_bundle(verdict, evidence, control, shown, signer, anchor, stamp)
 
 
 def _load() -> ModuleType:

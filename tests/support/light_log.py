@@ -55,7 +55,7 @@ def write(registry: ControlFold, body: ControlBody, role: Role, *, shown: bool =
         registry.holes.append((offset, offset))
         registry.next_offset += 1
         return offset
-    value, line = encode_control(body, log="sim", signer=signer.id, role=role, written_ms=0)
+    value, line = encode_control(body, log="sim", signer=signer.id, role=role, written_ms=offset)
     why = registry.feed(offset, value, signer.sign(line))
     assert why == "", why
     return offset

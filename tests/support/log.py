@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from events.chain import sha256
 from events.codec import EncodedBatch, decode_batch, encode_batch, encode_control
@@ -164,16 +165,14 @@ class ControlLog:
                 )
 
     def append(self, body: ControlBody, role: Role, *, signer: Signer | None = None, **more: object) -> int:
-        """Signs and appends; returns the record's offset."""
+        """Signs and appends; returns the record's offset. Who says something again says it a millisecond later."""
         key = signer or self.signers[role]
-        value, line = encode_control(
-            body,
-            log=self.log,
-            signer=key.id,
-            role=role,
-            written_ms=1,
-            **more,  # type: ignore[arg-type]
-        )
+        given: dict[str, Any] = {"log": self.log, "signer": key.id, "role": role, **more}
+        written_ms = 1
+        value, line = encode_control(body, written_ms=written_ms, **given)
+        while any(value == before for before, _ in self.records):
+            written_ms += 1
+            value, line = encode_control(body, written_ms=written_ms, **given)
         self.records.append((value, key.sign(line)))
         return len(self.records) - 1
 

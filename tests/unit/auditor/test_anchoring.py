@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from auditor.anchoring import Anchoring, PolicyError, WitnessPolicy, appraise, make_anchor, make_policy
-from auditor.bundle import make_bundle
+from auditor.bundle import make_bundle, shown_record
 from auditor.checkpoint import KeyKind, Note, NoteKey, cosign, parse_head, parse_note
 from auditor.main_log import MainLog, origin, split
 from auditor.proof import BundleError, seal, unseal
@@ -94,7 +94,14 @@ class Anchored:
         verdict = judge(evidence, log.frontier(), anchoring=appraise(anchor, self.settle()))
         control = [one for one in self.raw() if one.topic == "kv.control"]
         events = [one for one in self.raw() if one.topic == "kv.events"]
-        made = make_bundle(verdict, evidence, control, events, AUDITOR, anchor)
+        made = make_bundle(
+            verdict,
+            evidence,
+            control,
+            [shown_record(one, evidence, anchored=True) for one in events],
+            AUDITOR,
+            anchor,
+        )
         assert first_says(made, OPERATOR.public_key) == second_says(made, OPERATOR.public_key) == verdict.kind
         return made
 

@@ -38,6 +38,32 @@ def test_a_zombie_that_stores_after_its_attested_exit_still_owes() -> None:
     assert fleet.verdict().kind is PENDING
 
 
+def test_a_life_that_was_attached_to_again_is_over_when_its_end_is_attested_anew() -> None:
+    fleet = Fleet()
+    fleet.log.attest(fleet.a)
+    fleet.log.hook("w0", life="life-1").open(inventory=Inventory.PARTIAL)
+    fleet.finish(fleet.b)
+    assert fleet.verdict().kind is PENDING
+    fleet.log.attest(fleet.a)
+    assert fleet.verdict().kind is PROVEN
+
+
+def test_what_a_destroyed_store_held_refutes_nobody() -> None:
+    """The owner lives on and says nothing more of it: there is nothing left to say."""
+    log = AuditLog()
+    log.say(HolderEnrolled(durable_id="disk-1", tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
+    hook = log.hook().open(durable_id="disk-1")
+    hook.store("acme", 1, holder="disk")
+    request = log.delete()
+    hook.held.clear()
+    hook.ack(request)
+    log.say(HolderDestroyed(durable_id="disk-1", evidence="shredded"), Role.SUPERVISOR)
+    hook.ack(request, nonce=log.nonce(request))
+    assert log.verdict(request).kind is PROVEN
+    log.say(HolderEnrolled(durable_id="disk-1", tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
+    assert log.verdict(request).kind is not PROVEN
+
+
 def test_closed_with_the_engines_end_discharges_and_closed_alone_does_not() -> None:
     fleet = Fleet()
     fleet.a.write(Closed(engine_ended=True))

@@ -16,16 +16,44 @@ from events.model.part import (
     TransferRejected,
     TransferStarted,
 )
+from tests.museum.exhibit import STRANGER
 from tests.support.audit_log import AuditLog
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
+
+
+def test_an_old_copy_that_nobody_signed_waits_for_a_signature_and_refutes_with_it() -> None:
+    """Anybody who can write to the topic could have put it there."""
+    fleet = Fleet()
+    fleet.finish()
+    fleet.a.store("acme", 1, admitted=3)
+    verdict = fleet.verdict()
+    assert (verdict.kind, verdict.counterexamples) == (PENDING, ())
+    assert reasons(verdict) == {VerdictReason.FRONTIER_BEHIND}
+    fleet.a.write(parts={"acme": [fleet.a.statement("acme")]})
+    assert fleet.verdict().kind is REFUTED
+
+
+def test_an_old_copy_that_somebody_else_put_into_the_stream_refutes_nothing() -> None:
+    """The worker's own next record doesn't hang on it, so no signature of the worker speaks for it."""
+    fleet = Fleet()
+    fleet.finish()
+    seq, prev = fleet.a.seq, fleet.a.prev
+    fleet.a.store("acme", 1, admitted=3, signed=True, signer=STRANGER)
+    fleet.a.seq, fleet.a.prev = seq, prev
+    fleet.a.held["gpu", "acme"].clear()
+    for _ in range(2):
+        fleet.a.write(parts={"acme": [fleet.a.statement("acme")]})
+    verdict = fleet.verdict()
+    assert (verdict.kind, verdict.counterexamples) == (UNPROVABLE, ())
+    assert VerdictReason.SIGNATURE_INVALID in reasons(verdict)
 
 
 def test_an_old_copy_stored_after_the_ack_refutes_with_its_record() -> None:
     fleet = Fleet()
     fleet.finish()
     assert fleet.verdict().kind is PROVEN
-    fleet.a.store("acme", 1, admitted=fleet.request - 1)
+    fleet.a.store("acme", 1, admitted=fleet.request - 1, signed=True)
     verdict = fleet.verdict()
     assert verdict.kind is REFUTED
     (record,) = verdict.counterexamples

@@ -67,6 +67,25 @@ def test_registering_one_epoch_twice_with_other_bytes_fences_it() -> None:
     assert registry.fenced == {StreamKey("w0", 0, "e1"): "conflict"}
 
 
+def test_an_order_that_is_written_again_counts_where_its_signer_put_it_and_nowhere_else() -> None:
+    """Anybody who can write to the topic can copy a record with its signature."""
+    log, key = ControlLog(), Signer.from_seed(bytes(32))
+    grant = log.append(
+        Granted(public_key=key.public_key, roles=(Role.CONTROL,), label="stolen later"), Role.OPERATOR
+    )
+    log.append(Revoked(public_key=key.public_key), Role.OPERATOR)
+    log.records.append(log.records[grant])
+    log.append(DomainCreated(domain="x", tenant="x"), Role.CONTROL, signer=key)
+    hold = HoldSet(hold="case-1", tenant="acme", reason="court")
+    log.append(hold, Role.CONTROL)
+    released = log.append(HoldReleased(hold="case-1"), Role.CONTROL)
+    log.append(hold, Role.CONTROL)
+    log.records.append(log.records[released])
+    registry = folded(log)
+    assert (list(registry.domains), list(registry.holds)) == ([], ["case-1"])
+    assert dict(registry.ignored) == {"repeated_record": 2, "revoked_signer": 1}
+
+
 def test_a_hook_cannot_fence_or_grant_itself_anything() -> None:
     log = ControlLog()
     log.register()
@@ -91,7 +110,8 @@ def test_strangers_bad_signatures_and_garbage_are_ignored_but_hashed() -> None:
     offset = log.append(DomainCreated(domain="y", tenant="y"), Role.CONTROL)
     log.records[offset] = (log.records[offset][0], bytes(64))
     log.records.append((b"\x00garbage", None))
-    log.records.append((log.records[0][0], None))
+    offset = log.append(DomainCreated(domain="z", tenant="z"), Role.CONTROL)
+    log.records[offset] = (log.records[offset][0], None)
     registry = folded(log)
     assert not registry.domains
     assert dict(registry.ignored) == {"unknown_signer": 1, "bad_signature": 1, "not_json": 1, "unsigned": 1}

@@ -89,7 +89,7 @@ def test_a_tenants_policy_is_the_deadline_of_requests_that_name_none() -> None:
     body = DeletionRequested(scope=DomainScope(domain="acme"), requester="t")
     world, (early, _, late) = world_with(body, PolicySet(tenant="acme", prove_within_s=60), body)
     made = service(world=world)
-    assert order_of(made, late).deadline.due_ms == 1 + 60_000
+    assert order_of(made, late).deadline.due_ms == 2 + 60_000
     assert order_of(made, early).deadline.due_ms == 1 + 60_000
 
 
