@@ -242,7 +242,9 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
         for holder in case.fold.holders.values()
         if holder.durable_id is not None
     }
-    for durable_id in sorted((declared | set(registry.owners)) - registry.destroyed):
+    for durable_id in sorted(declared | set(registry.owners)):
+        if is_destroyed(evidence, durable_id):
+            continue
         owner = registry.owners.get(durable_id)
         theirs = [one for one in owing if one.epoch.body.worker == owner]
         covered = [
@@ -255,6 +257,20 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
                 f"owner {owner} has not acked on its listing" if owner else "nobody is enrolled as its owner"
             )
             found.add("P6", VerdictReason.DURABLE_TIER_UNCOVERED, durable_id, detail, waits=waits)
+
+
+def is_destroyed(evidence: Evidence, durable_id: str) -> bool:
+    """Whether a store is attested destroyed, and neither an epoch that was born since names it nor a record that
+    installed the attestation tells of copies in it."""
+    attested = evidence.registry.destroyed.get(durable_id)
+    if attested is None:
+        return False
+    for case in evidence.streams.values():
+        names = [view.name for view in case.fold.holders.values() if view.durable_id == durable_id]
+        told = max((case.told_under.get(name, -1) for name in names), default=-1)
+        if names and (case.epoch.epoch_no > attested or told >= attested):
+            return False
+    return True
 
 
 def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) -> bool:

@@ -18,6 +18,7 @@ from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
+from auditor.telling import told_of
 from events.chain import MODULUS, alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -123,11 +124,15 @@ class Late:
     profile: str | None
     provenance: int | None
     age: Age
+    behind: int | None = None
+    """What an earlier epoch told is behind the life's acks if the closing nonce is no newer than this."""
 
 
 @dataclass(slots=True)
 class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names."""
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
+    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
+    last."""
 
     epoch: EpochRegistered
     fold: StreamFold
@@ -144,7 +149,9 @@ class StreamCase:
     strange_aliases: set[bytes] = field(default_factory=set)
     closed_seq: int | None = None
     ended_seq: int | None = None
-    stored_under: int = -1
+    ended_under: int = -1
+    told_seq: int = -1
+    told_under: dict[str, int] = field(default_factory=dict)
     opened_under: int = -1
     removed: int = 0
     endings: Endings = field(default_factory=Endings)
@@ -327,7 +334,7 @@ class Evidence:
         self._learn(case, record)
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None and signed:
-            case.ended_seq = header.seq
+            case.ended_seq, case.ended_under = header.seq, header.control.offset
         if fold.status.value == "closed" and case.closed_seq is None:
             case.closed_seq = header.seq
         for name, events in record.parts.items():
@@ -348,6 +355,10 @@ class Evidence:
         return domain
 
     def _learn(self, case: StreamCase, record: StreamRecord) -> None:
+        installed = record.header.control.offset
+        for holder in told_of(record):
+            case.told_seq = record.header.seq
+            case.told_under[holder] = max(case.told_under.get(holder, -1), installed)
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
             keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
@@ -355,7 +366,6 @@ class Evidence:
             for event in events:
                 if isinstance(event, BlockStored | TransferStarted):
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
-                    case.stored_under = max(case.stored_under, record.header.control.offset)
                 case.removed += _removed(event, self.request.number)
                 if keep:
                     for block, parent in _links(event):
@@ -366,8 +376,13 @@ class Evidence:
         header = record.header
         for landing in landed:
             domain = self._domain_of(case, landing.place.alias)
-            if not landing.ids or not self.life_discharged(case.epoch, domain):
+            behind = None
+            if not landing.ids:
                 continue
+            if not self.life_discharged(case.epoch, domain):
+                behind = header.control.offset
+                if not self._outlived(case.epoch, landing, behind):
+                    continue
             if landing.event == "snapshot_part" and domain not in case.first_discharge:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
@@ -390,8 +405,23 @@ class Evidence:
                     profile,
                     landing.provenance,
                     age,
+                    behind,
                 )
             )
+
+    def _outlived(self, epoch: EpochRegistered, landing: Landing, installed: int) -> bool:
+        """Whether an epoch that isn't its life's newest says, after the auditor has asked with a nonce, that
+        something old came in."""
+        old = landing.provenance is not None and landing.provenance < self.request.number
+        if not old or landing.event not in ("block_stored", "transfer_committed"):
+            return False
+        asked = any(
+            offset <= installed for offset, of in self.registry.nonces.items() if of == self.request.number
+        )
+        return asked and any(
+            other.life == epoch.life and other.epoch_no > epoch.epoch_no
+            for other in self.registry.epochs.values()
+        )
 
     def _profile(self, case: StreamCase, landing: Landing) -> str | None:
         copy = case.fold.tables.places.get(landing.place, {}).get(landing.ids[0])

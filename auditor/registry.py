@@ -138,7 +138,7 @@ class ControlFold:
     fences: dict[StreamKey, str] = field(default_factory=dict)
     exits: dict[tuple[str, str], int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
-    destroyed: set[str] = field(default_factory=set)
+    destroyed: dict[str, int] = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
     admissions: set[tuple[str, str]] = field(default_factory=set)
     holds: dict[str, HoldSet] = field(default_factory=dict)
@@ -305,14 +305,14 @@ class ControlFold:
                     return "unknown_stream"
                 self.fences.setdefault(stream, body.evidence)
             case ExitAttested():
-                self.exits.setdefault((body.worker, body.engine_life), offset)
+                self.exits[body.worker, body.engine_life] = offset
             case HolderEnrolled():
                 known_owner = self.owners.get(body.durable_id, body.owner)
                 if known_owner != body.owner and self._answers(known_owner):
                     return "owner_stands"
                 self.owners[body.durable_id] = body.owner
             case HolderDestroyed():
-                self.destroyed.add(body.durable_id)
+                self.destroyed[body.durable_id] = offset
             case DomainCreated():
                 if body.domain in self.domains:
                     return "domain_exists"

@@ -91,12 +91,11 @@ def examine(
             holding.p7_statements(evidence, one, found)
         if "P8" not in without:
             holding.p8_transfers(evidence, one, found)
-    recreated = 0
+    recreated, nonce = 0, condition.closing_nonce(evidence, owing)
     if "P5" not in without:
-        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), found)
+        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), nonce, found)
     if "P6" not in without:
         condition.p6_durable(evidence, owing, found)
-    nonce = condition.closing_nonce(evidence, owing)
     if "P9" not in without:
         condition.p9_nonce(evidence, owing, nonce, found)
     return found, recreated, nonce
@@ -165,17 +164,21 @@ def is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
 
 
 def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:
-    """What proves that the life's volatile memory is gone; "" if nothing does. A life that installed its own
-    end and then stored something is not over, whoever attested it."""
+    """What proves that the life's volatile memory is gone; "" if nothing does. A life that tells of
+    copies, or opens another epoch, behind its own end is not over, whoever attested it."""
     body = epochs[-1].body
     cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    told_under = {case.epoch.stream: max(case.told_under.values(), default=-1) for case in cases}
     attested = evidence.registry.exits.get((body.worker, body.engine_life))
-    if attested is not None and all(case.stored_under < attested for case in cases):
+    reborn = attested is not None and any(case.epoch.epoch_no > attested for case in cases)
+    if attested is not None and not reborn and all(under < attested for under in told_under.values()):
         return f"exit attested (kv.control/{attested})"
     last = evidence.streams.get(epochs[-1].stream)
     if last is not None and last.ended_seq is not None and not last.fold.sticky and not last.disputes:
-        stored_after = max(last.appeared.values(), default=-1) > last.ended_seq
-        if not stored_after and not any(fault.kind == "equivocation" for fault in last.fold.faults):
+        told_after = last.told_seq > last.ended_seq or any(
+            under > last.ended_under for stream, under in told_under.items() if stream != last.epoch.stream
+        )
+        if not told_after and not any(fault.kind == "equivocation" for fault in last.fold.faults):
             return f"closed with its engine (record {last.ended_seq})"
     return ""
 
@@ -228,7 +231,7 @@ def _holders_of(
         held = [ack.held.get(holder.name, (0, 0)) for ack in acks] if holder is not None else []
         discharge = proof or ("ack" if complete else "none")
         if holder is not None and holder.durable_id is not None:
-            destroyed = holder.durable_id in evidence.registry.destroyed
+            destroyed = condition.is_destroyed(evidence, holder.durable_id)
             discharge = "destroyed" if destroyed else ("ack" if complete and not proof else "none")
         rows.append(
             HolderFound(

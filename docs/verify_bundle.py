@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import io
 import json
 import re
 import sys
@@ -29,6 +30,7 @@ Json = dict[str, Any]
 Shape = Callable[[Any], Any]
 EXIT = {"PROVEN": 0, "REFUTED": 1, "UNPROVABLE": 2, "PENDING": 3}
 INVALID = 4
+MAX_LINE = 16_000_000
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
@@ -57,6 +59,48 @@ NOT_CLAIMED = (
 
 class Invalid(Exception):
     """The bundle proves nothing."""
+
+
+def once(pairs: list[tuple[str, Any]]) -> Json:
+    made = dict(pairs)
+    need(len(made) == len(pairs), "a name comes twice")
+    return made
+
+
+def not_whole(given: str) -> Any:
+    raise ValueError(f"{given[:20]} is no whole number")
+
+
+def read_lines(body: bytes, forms: dict[str, tuple[Shape, ...]]) -> list[Json]:
+    """The lines of evidence, each checked as it is read: `format` first and once, only fields that are described."""
+    lines: list[Json] = []
+    for raw in io.BytesIO(body):
+        need(len(raw) <= MAX_LINE + 1, "a line is too long")
+        if raw == b"\n":
+            continue
+        line = json.loads(
+            raw.removesuffix(b"\n").decode(),
+            object_pairs_hook=once,
+            parse_float=not_whole,
+            parse_constant=not_whole,
+        )
+        need(
+            type(line) is dict and type(line.get("t")) is str and line["t"] in forms,
+            "an unknown kind of line",
+        )
+        fields = {name: value for name, value in line.items() if name != "t"}
+        need(any(fits(form, fields) for form in forms[line["t"]]), "a line has another form")
+        need((line["t"] == "format") == (not lines), "the format comes first and once")
+        lines.append(line)
+    return lines
+
+
+def fits(form: Shape, fields: Json) -> bool:
+    try:
+        form(fields)
+    except ValueError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- bytes
@@ -484,6 +528,68 @@ STATEMENT = record(
         verifier=text(0, 1 << 30),
     ),
 )
+
+
+def numbered(shape: Shape) -> Shape:
+    """An object whose names are numbers as they are usually written."""
+
+    def check(value: Any) -> Any:
+        need(type(value) is dict)
+        for name, one in value.items():
+            need(re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None)
+            shape(one)
+        return value
+
+    return check
+
+
+def triple(value: Any) -> Any:
+    need(type(value) is list and [type(one) for one in value] == [str, int, str])
+    return value
+
+
+STRING, DIGITS = text(0, 1 << 30), text(0, 1 << 30, "[0-9a-f]*")
+PLACE: dict[str, Shape | Field] = {"p": COUNT, "o": COUNT}
+ANCHOR_LINE = record(
+    note=STRING,
+    witnesses=several(STRING),
+    quorum=COUNT,
+    hashes=several(DIGITS),
+    said=several(STRING),
+    stamp=Field(STRING),
+)
+SEGMENT_LINE = record(
+    **dict.fromkeys(("i", "partition", "first", "next", "records"), COUNT),
+    topic=STRING,
+    root=DIGITS,
+)
+SHOWN = record(o=COUNT, h=STRING, s=maybe(STRING), b=Field(STRING))
+BUNDLE_LINES: dict[str, tuple[Shape, ...]] = {
+    "format": (record(version=COUNT, request=COUNT, starts=numbered(COUNT)),),
+    "anchor": (ANCHOR_LINE,),
+    "segment": (SEGMENT_LINE,),
+    "key": (record(domain=STRING, alias_key=DIGITS),),
+    "bound": (record(ids=STRING),),
+    "control": (
+        SHOWN,
+        record(
+            o=COUNT,
+            d=several(DIGITS, 3, 3),
+            i=Field(record(why=STRING, broken=one_of(True, False), unread=one_of(True, False))),
+        ),
+    ),
+    "event": (record(**PLACE, h=STRING, s=maybe(STRING), b=numbered(STRING), r=Field(DIGITS)),),
+    "unreadable": (record(**PLACE, stream=triple, seq=COUNT, x=DIGITS, reason=STRING, l=Field(DIGITS)),),
+    "stranger": (record(**PLACE, stream=triple, l=Field(DIGITS)),),
+    "leaf": (record(**PLACE, l=DIGITS),),
+}
+REPORT_LINES: dict[str, tuple[Shape, ...]] = {
+    "format": (record(version=COUNT, first=COUNT, next=COUNT),),
+    "anchor": (ANCHOR_LINE,),
+    "segment": (SEGMENT_LINE,),
+    "control": (SHOWN, record(o=COUNT, v=STRING, s=maybe(STRING))),
+    "verdict": (record(o=COUNT, v=lambda value: value),),
+}
 REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
 REPORT_STATEMENT = record(
     _type=Field(one_of("https://in-toto.io/Statement/v1")),
@@ -537,7 +643,7 @@ class Control:
         self.fences: dict[tuple[str, int, str], str] = {}
         self.exits: dict[tuple[str, str], int] = {}
         self.owners: dict[str, str] = {}
-        self.destroyed: set[str] = set()
+        self.destroyed: dict[str, int] = {}
         self.domains: dict[str, str] = {}
         self.admitted: set[tuple[str, str]] = set()
         self.requests: dict[int, Json] = {}
@@ -558,7 +664,6 @@ class Control:
         offset = int(line["o"])
         if self.start is not None and offset < self.end:
             raise Invalid("the control records are out of order")
-        need(line.keys() <= ({"t", "o", "d", "i"} if "d" in line else {"t", "o", "h", "s", "b"}))
         if "d" in line:
             digests = [bytes.fromhex(one) for one in line["d"]]
             need(len(digests) == 3)
@@ -671,13 +776,13 @@ class Control:
                 return False
             self.fences.setdefault(stream, body["evidence"])
         elif kind == "exit_attested":
-            self.exits.setdefault((body["worker"], body["engine_life"]), offset)
+            self.exits[body["worker"], body["engine_life"]] = offset
         elif kind == "holder_enrolled":
             owner = self.owners.get(body["durable_id"], body["owner"])
             if owner == body["owner"] or not self._stands(owner):
                 self.owners[body["durable_id"]] = body["owner"]
         elif kind == "holder_destroyed":
-            self.destroyed.add(body["durable_id"])
+            self.destroyed[body["durable_id"]] = offset
         elif kind == "domain_created":
             self.domains.setdefault(body["domain"], body["tenant"])
         elif kind == "domain_admitted":
@@ -1267,7 +1372,8 @@ class Case:
         self.other_control = False
         self.closed_at: int | None = None
         self.ended_at: int | None = None
-        self.stored_under = self.opened_under = -1
+        self.ended_under = self.opened_under = self.said_at = -1
+        self.said_under: dict[str, int] = {}
         self.recreated = self.removed = 0
         self.ended = dict.fromkeys(ENDS, 0)
         self.transfers: list[tuple[Any, ...]] = []
@@ -1432,14 +1538,19 @@ class Trial:
         case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
+        listed = next((event["holder"] for event in told if event["type"] == "snapshot_range"), "")
         for alias, events in parts.items():
             domain = self.domain(case, alias)
             for event in events:
-                self.learn(case, alias, domain, event, seq, installed)
+                self.learn(case, alias, domain, event, seq)
+                holder = said_of(event, listed)
+                if holder is not None:
+                    case.said_at = seq
+                    case.said_under[holder] = max(case.said_under.get(holder, -1), installed)
         for one in landed:
-            self.came(case, one, seq, offset)
+            self.came(case, one, seq, offset, installed)
         if stream.engine_ended and case.ended_at is None and signed:
-            case.ended_at = seq
+            case.ended_at, case.ended_under = seq, installed
         if stream.status == "closed" and case.closed_at is None:
             case.closed_at = seq
         for alias, events in parts.items():
@@ -1457,12 +1568,11 @@ class Trial:
         case.strange.add(alias)
         return alias.hex()
 
-    def learn(self, case: Case, alias: bytes, domain: str, event: Json, seq: int, installed: int) -> None:
+    def learn(self, case: Case, alias: bytes, domain: str, event: Json, seq: int) -> None:
         kind = event["type"]
         links: list[tuple[bytes, bytes]] = []
         if kind in ("block_stored", "transfer_started"):
             case.appeared[event["holder"], event["group"], alias] = seq
-            case.stored_under = max(case.stored_under, installed)
             links = list(zip(event["ids"], (event["parent"] or ROOT, *event["ids"]), strict=False))
         elif kind == "snapshot_part":
             links = [link for run in event["runs"] for link in zip(run["ids"], run["parents"], strict=True)]
@@ -1550,12 +1660,17 @@ class Trial:
             found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
         return found
 
-    def came(self, case: Case, one: Json, seq: int, offset: int) -> None:
+    def came(self, case: Case, one: Json, seq: int, offset: int, installed: int) -> None:
         place: Place = one["place"]
         domain = self.domain(case, place[2])
         since = self.discharged.get((case.epoch["life"], domain))
-        if not one["ids"] or since is None or since > case.epoch["no"]:
+        if not one["ids"]:
             return
+        behind = None
+        if since is None or since > case.epoch["no"]:
+            behind = installed
+            if not self.outlived(case.epoch, one, installed):
+                return
         if one["by"] == "snapshot_part" and domain not in case.first:
             return
         copy = case.stream.held.get(place, {}).get(one["ids"][0])
@@ -1567,8 +1682,25 @@ class Trial:
             return
         profile = copy.profile if copy is not None else None
         case.late.append(
-            {**one, "seq": seq, "offset": offset, "domain": domain, "profile": profile, "is": age}
+            {
+                **one,
+                "seq": seq,
+                "offset": offset,
+                "domain": domain,
+                "profile": profile,
+                "is": age,
+                "behind": behind,
+            }
         )
+
+    def outlived(self, epoch: Json, one: Json, installed: int) -> bool:
+        """An old landing told by an epoch that isn't its life's newest, behind a nonce of the request."""
+        old = one["age"] is not None and one["age"] < self.no
+        asked = any(nonce <= installed for nonce, request in self.control.nonces if request == self.no)
+        newer = any(
+            e["life"] == epoch["life"] and e["no"] > epoch["no"] for e in self.control.epochs.values()
+        )
+        return old and asked and newer and one["by"] in ("block_stored", "transfer_committed")
 
     def age(self, case: Case, holder: str, admitted: int | None, seq: int) -> str:
         if admitted is not None:
@@ -1681,13 +1813,16 @@ class Trial:
 
     def ended(self, epochs: list[Json], cases: list[Case]) -> str:
         worker, _, life = epochs[-1]["life"]
+        said = {case.epoch["stream"]: max(case.said_under.values(), default=-1) for case in cases}
         attested = self.control.exits.get((worker, life))
-        if attested is not None and all(case.stored_under < attested for case in cases):
+        reborn = attested is not None and any(case.epoch["no"] > attested for case in cases)
+        if attested is not None and not reborn and all(under < attested for under in said.values()):
             return f"exit attested (kv.control/{attested})"
         last = self.cases.get(epochs[-1]["stream"])
         if last is None or last.ended_at is None or last.stream.sticky or last.disputes:
             return ""
-        after = max(last.appeared.values(), default=-1) > last.ended_at
+        others = [under for stream, under in said.items() if stream != last.epoch["stream"]]
+        after = last.said_at > last.ended_at or max(others, default=-1) > last.ended_under
         twice = any(kind == "equivocation" for kind, _ in last.stream.faults)
         return "" if after or twice else f"closed with its engine (record {last.ended_at})"
 
@@ -1709,9 +1844,9 @@ class Trial:
                 self.p4(one)
                 self.p7(one)
                 self.p8(one)
-        recreated = self.p5(set(gone))
-        self.p6(owing)
         nonce = self.p9(owing)
+        recreated = self.p5(set(gone), nonce)
+        self.p6(owing)
         waits = any(reason[3] for reason in self.reasons)
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
         return {
@@ -1848,6 +1983,10 @@ class Trial:
             self.add("P3", "chain_break", subject)
         for _, ack in self.last_acks(one):
             bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0)}
+            for name, holder in case.stream.holders.items():
+                later = (None, False, holder.inventory, holder.durable, 0, 0)
+                if ack["bases"] and name not in ack["bases"] and not self.foreign(one, later):
+                    self.add("P3", "inventory_incomplete", f"{subject} {name}", live)
             for name, base in bases.items():
                 if self.exact_since(one, base) is not None or self.foreign(one, base):
                     continue
@@ -1893,11 +2032,13 @@ class Trial:
             if loose:
                 self.add("P4", "inventory_incomplete", subject, live)
 
-    def p5(self, dead: set[tuple[str, int, str]]) -> int:
+    def p5(self, dead: set[tuple[str, int, str]], nonce: int | None) -> int:
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
             for late in case.late:
+                if late["behind"] is not None and (nonce is None or late["behind"] < nonce):
+                    continue
                 inside = [self.covers(late["domain"], block, late["profile"]) for block in late["ids"]]
                 yes, maybe_ = inside.count(True), inside.count(None)
                 if late["is"] == "fresh":
@@ -1920,12 +2061,26 @@ class Trial:
         declared = {
             h.durable for case in self.cases.values() for h in case.stream.holders.values() if h.durable
         }
-        for durable in (declared | set(self.control.owners)) - self.control.destroyed:
+        for durable in declared | set(self.control.owners):
+            if self.is_destroyed(durable):
+                continue
             owner = self.control.owners.get(durable)
             theirs = [one for one in owing if one["epoch"]["life"][0] == owner]
             if not any(all(self.answers_for(one, d, durable) for d in self.owed) for one in theirs):
                 waits = any(not one["absent"] for one in theirs)
                 self.add("P6", "durable_tier_uncovered", durable, waits)
+
+    def is_destroyed(self, durable: str) -> bool:
+        """Attested, and since then neither named by a new epoch nor said to hold something."""
+        attested = self.control.destroyed.get(durable)
+        if attested is None:
+            return False
+        for case in self.cases.values():
+            for name, holder in case.stream.holders.items():
+                used = case.epoch["no"] > attested or case.said_under.get(name, -1) >= attested
+                if holder.durable == durable and used:
+                    return False
+        return True
 
     def answers_for(self, one: Json, domain: str, durable: str) -> bool:
         ack = one["case"].acks.get(domain) if one["case"] is not None else None
@@ -2012,7 +2167,7 @@ class Trial:
                     what = (holder.declared["tier"], holder.durable, holder.inventory)
                 if holder is not None and holder.durable is not None:
                     how = "ack" if done and not proof else "none"
-                    how = "destroyed" if holder.durable in self.control.destroyed else how
+                    how = "destroyed" if self.is_destroyed(holder.durable) else how
                 yield (
                     *epoch["stream"],
                     epoch["life"][2],
@@ -2083,6 +2238,22 @@ HOLDER_FACTS = (
 
 
 TRANSFER_FACTS = ("worker", "rank", "epoch", "transfer", "holder", "blocks", "state", "seq")
+
+
+def said_of(event: Json, listed: str) -> str | None:
+    """The holder of which an event says that it holds something; a commit names none (""). `listed` is the range's."""
+    kind = event["type"]
+    if kind in ("block_stored", "transfer_started") and event["ids"]:
+        return str(event["holder"])
+    if kind == "transfer_committed":
+        return ""
+    if kind == "tier_changed" and event["ids"]:
+        return str(event["to_holder"])
+    if kind == "snapshot_part" and any(run["ids"] for run in event["runs"]):
+        return listed
+    if kind == "statement" and event["source"] == "pool" and event["count"]:
+        return str(event["holder"])
+    return None
 
 
 def path(epoch: Json) -> str:
@@ -2487,11 +2658,12 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     payload = base64.b64decode(envelope["payload"], validate=True)
     signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
     signer = envelope["signatures"][0]["keyid"]
-    lines: list[Json] = [json.loads(line) for line in body.split(b"\n") if line]
     kind = envelope["payloadType"].encode()
     signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     document = json.loads(payload)
-    if document["predicateType"] == REPORT_TYPE:
+    is_report = document["predicateType"] == REPORT_TYPE
+    lines = read_lines(body, REPORT_LINES if is_report else BUNDLE_LINES)
+    if is_report:
         return verify_report(REPORT_STATEMENT(document), lines, body, signer, trusted, signed, signature)
     control = Control()
     for line in lines:
@@ -2582,6 +2754,16 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
     }  # fmt: skip
     need(stated.keys() == VERDICT_FACTS)
+    where = {"worker", "rank", "epoch", "seq", "partition", "offset", "holder"}
+    for name, facts in (
+        ("holders", set(HOLDER_FACTS)),
+        ("transfers", set(TRANSFER_FACTS)),
+        ("counterexamples", where | {"what", "event", "admitted_after", "count", "ids"}),
+        ("reasons", {"reason", "condition", "subject", "detail", "cure", "waits"}),
+    ):
+        need(all(one.keys() == facts for one in stated[name]), "unknown field")
+    for name in ("records_ignored", "assumptions"):
+        need(all(type(one) is str for one in stated[name]))
     need(stated["requester"] == trial.request["requester"])
     need(stated["transfers_in_all"] == len(found["transfers"]))
     found["transfers"] = found["transfers"][:200]

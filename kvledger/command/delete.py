@@ -12,6 +12,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
+from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
@@ -59,10 +60,10 @@ def delete(
     key = idempotency_key or secrets.token_hex(16)
     given = asyncio.run(_write(scope, reason, deadline_s, key))
     if receipt is not None:
-        try:
-            receipt.write_text(given.model_dump_json() + "\n")
-        except OSError as error:
-            raise _usage(f"request {given.request} is in the log, but {receipt} can't be written") from error
+        again = (
+            f"request {given.request} is in the log: repeat it with --idempotency-key {key} for its receipt"
+        )
+        write_whole(receipt, given.model_dump_json().encode() + b"\n", advice=again)
     if as_json:
         document = {
             "number": given.request,
