@@ -213,6 +213,10 @@ def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:
             stated = InventoryStated.model_validate_json(text)
             return stated.source, list(stated.members)
         names = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+        if not names:
+            raise _usage(
+                f'{path} names nobody; of a fleet without members say {{"source": …, "members": []}}'
+            )
         return "file", [InventoryMember(worker=name) for name in names]
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
