@@ -113,7 +113,7 @@ def foreign_durable(evidence: Evidence, one: Owing, base: Base) -> bool:
 
 def destroyed_stores(evidence: Evidence) -> frozenset[str]:
     """Durable stores whose destruction is attested and that nobody has used since: not enrolled again, not declared
-    by a stream that was registered behind it, and with nothing stored by a writer who knew of it."""
+    by a stream that was registered behind it, and with no copies in it told of by a writer who knew of it."""
     found = {
         name: at
         for name, at in evidence.registry.destroyed.items()
@@ -122,7 +122,7 @@ def destroyed_stores(evidence: Evidence) -> frozenset[str]:
     for case in evidence.streams.values() if found else ():
         for holder in case.fold.holders.values():
             at = found.get(holder.durable_id or "")
-            used = max(case.epoch.epoch_no, case.stored_into.get(holder.name, -1))
+            used = max(case.epoch.epoch_no, case.told_under.get(holder.name, -1))
             if at is not None and used >= at:
                 del found[holder.durable_id or ""]
     return frozenset(found)

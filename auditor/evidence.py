@@ -19,6 +19,7 @@ from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
+from auditor.telling import told_of
 from events.chain import MODULUS, alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -30,9 +31,7 @@ from events.model.part import (
     DomainEvent,
     Refused,
     RequestStanding,
-    SnapshotBegin,
     SnapshotPart,
-    TierChanged,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -128,11 +127,15 @@ class Late:
     profile: str | None
     provenance: int | None
     age: Age
+    behind: int | None = None
+    """What an earlier epoch told is behind the life's acks if the closing nonce is no newer than this."""
 
 
 @dataclass(slots=True)
 class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names."""
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
+    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
+    last."""
 
     epoch: EpochRegistered
     fold: StreamFold
@@ -149,9 +152,9 @@ class StreamCase:
     strange_aliases: set[bytes] = field(default_factory=set)
     closed_seq: int | None = None
     ended_seq: int | None = None
-    stored_under: int = -1
-    stored_into: dict[str, int] = field(default_factory=dict)
+    ended_under: int = -1
     told_seq: int = -1
+    told_under: dict[str, int] = field(default_factory=dict)
     opened_under: int = -1
     chained_from: int = 0
     vouched: list[tuple[int, int]] = field(default_factory=list)
@@ -370,7 +373,7 @@ class Evidence:
             self.told_into[where] = max(header.control.offset, self.told_into.get(where, -1))
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None and signed:
-            case.ended_seq = header.seq
+            case.ended_seq, case.ended_under = header.seq, header.control.offset
         if fold.status.value == "closed" and case.closed_seq is None:
             case.closed_seq = header.seq
         for name, events in record.parts.items():
@@ -391,8 +394,8 @@ class Evidence:
         return domain
 
     def _learn(self, case: StreamCase, record: StreamRecord) -> None:
-        if any(isinstance(one, SnapshotBegin) and one.source == "pool" for one in record.stream_events):
-            case.stored_under = max(case.stored_under, record.header.control.offset)
+        for holder in told_of(record):
+            self._told(case, record, holder)
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
             keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
@@ -400,32 +403,30 @@ class Evidence:
             for event in events:
                 if isinstance(event, BlockStored | TransferStarted):
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
-                    self._stored(case, record, event.holder)
-                if isinstance(event, TierChanged):
-                    self._stored(case, record, event.to_holder)
                 case.removed += _removed(event, self.request.number)
                 if keep:
                     for block, parent in _links(event):
                         lineage.learn(block, parent)
 
-    def _stored(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
-        """Something came into a holder, so that its memory was there when the record was written."""
-        installed = record.header.control.offset
+    def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
+        """A record tells of copies in a holder, so that its memory was there when it was written."""
         case.told_seq = record.header.seq
-        case.stored_under = max(case.stored_under, installed)
-        case.stored_into[holder] = max(case.stored_into.get(holder, -1), installed)
+        case.told_under[holder] = max(case.told_under.get(holder, -1), record.header.control.offset)
 
     def _late(self, case: StreamCase, record: StreamRecord, landed: list[Landing]) -> None:
         """Remembers what landed after a discharging ack of this engine life."""
         header = record.header
         for landing in landed:
             if landing.event == "transfer_committed":
-                self._stored(case, record, landing.place.holder)
-            elif landing.event == "snapshot_part" and landing.ids:
-                case.told_seq = header.seq
+                self._told(case, record, landing.place.holder)
             domain = self._domain_of(case, landing.place.alias)
-            if not landing.ids or not self.life_discharged(case.epoch, domain):
+            behind = None
+            if not landing.ids:
                 continue
+            if not self.life_discharged(case.epoch, domain):
+                behind = header.control.offset
+                if not self._outlived(case.epoch, landing, behind):
+                    continue
             if landing.event == "snapshot_part" and domain not in case.first_discharge:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
@@ -450,8 +451,24 @@ class Evidence:
                     profile,
                     landing.provenance,
                     age,
+                    behind,
                 )
             )
+
+    def _outlived(self, epoch: EpochRegistered, landing: Landing, installed: int) -> bool:
+        """Whether an epoch that isn't its life's newest says, after the auditor has asked with a nonce, that
+        something old came in."""
+        number = self.request.number
+        old = installed > number and landing.provenance is not None and landing.provenance < number
+        if not old or landing.event not in ("block_stored", "transfer_committed"):
+            return False
+        asked = any(
+            offset <= installed for offset, of in self.registry.nonces.items() if of == self.request.number
+        )
+        return asked and any(
+            other.life == epoch.life and other.epoch_no > epoch.epoch_no
+            for other in self.registry.epochs.values()
+        )
 
     def _profile(self, case: StreamCase, landing: Landing) -> str | None:
         copy = case.fold.tables.places.get(landing.place, {}).get(landing.ids[0])

@@ -30,6 +30,12 @@ def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
         if not ack.bases:
             nothing = Base(None, False, Inventory.PARTIAL, None, 0, 0)
             _no_base(evidence, one, case, "(no holder declared)", nothing, ack, found)
+        for name, view in case.fold.holders.items():
+            later = Base(None, False, view.inventory, view.durable_id, 0, 0)
+            if ack.bases and name not in ack.bases and not foreign_durable(evidence, one, later):
+                detail = f"it was declared behind the ack in record {ack.seq}, which doesn't speak of it"
+                subject = f"{one.subject} {name}"
+                found.add("P3", VerdictReason.INVENTORY_INCOMPLETE, subject, detail, waits=one.live)
         for name, base in ack.bases.items():
             if base_seq(evidence, one, base) is None and not foreign_durable(evidence, one, base):
                 _no_base(evidence, one, case, name, base, ack, found)
@@ -149,7 +155,7 @@ def _still_held(
 
 
 def p5_nothing_returned(
-    evidence: Evidence, owing: list[Owing], dead: frozenset[StreamKey], found: Findings
+    evidence: Evidence, owing: list[Owing], dead: frozenset[StreamKey], nonce: int | None, found: Findings
 ) -> int:
     """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED). Only a record that
     a signature speaks for refutes."""
@@ -157,6 +163,8 @@ def p5_nothing_returned(
     recreated = sum(case.recreated for case in evidence.streams.values())
     for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
         for late in case.late:
+            if late.behind is not None and (nonce is None or late.behind < nonce):
+                continue
             yes, maybe = _count(evidence, late)
             if late.age is Age.FRESH:
                 recreated += yes

@@ -48,6 +48,10 @@ class IndexUnavailableError(KvledgerError):
     """PostgreSQL doesn't answer, or refuses: start it, migrate it, or correct the address; then audit again."""
 
 
+class UnknownPartitionError(KvledgerError):
+    """It was asked to compare a partition that the log doesn't have."""
+
+
 class UnsettledError(KvledgerError):
     """The log was cut, or the index made anew, again and again while it was compared: audit again."""
 
@@ -129,8 +133,11 @@ class IndexAudit:
         await self._read_control()
         log = self._ahead.fold.log
         if log:
-            events = self._readers[EVENTS]
-            await events.start(self._ahead.fold.partitions)
+            events, partitions = self._readers[EVENTS], self._ahead.fold.partitions
+            beyond = sorted(number for number in self._only if number >= partitions)
+            if beyond:
+                raise UnknownPartitionError(f"there is no partition {beyond[0]}: kv.events has {partitions}")
+            await events.start(partitions)
             self._partitions = {
                 number: PartitionRows(number, start, next_offset=start)
                 for number, start in events.starts.items()

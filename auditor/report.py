@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from auditor.anchoring import Anchor, Anchoring, WitnessPolicy, appraise
 from auditor.bundle import anchor_lines
+from auditor.line import REPORT, read_lines
 from auditor.proof import (
     STATEMENT_TYPE,
     BundleError,
@@ -442,9 +443,9 @@ def verify_report(raw: bytes, trusted_key: bytes) -> VerifiedReport:
 def _verify(
     body: bytes, signer: KeyId, payload: bytes, signature: bytes, trusted_key: bytes
 ) -> VerifiedReport:
-    lines: list[dict[str, Any]] = [json.loads(line) for line in body.split(b"\n") if line]
+    lines = read_lines(body, REPORT)
     form = lines[0]
-    if form["t"] != "format" or form["version"] != 1:
+    if form["version"] != 1:
         raise BundleError("the evidence has an unknown format")
     span = Range(int(form["first"]), int(form["next"]))
     registry = _fold(lines, span)
@@ -464,8 +465,6 @@ def _verify(
             if one is None:
                 raise BundleError("a verdict is not signed by an auditor of this log")
             used.append(one)
-        elif line["t"] not in ("format", "anchor", "segment", "control"):
-            raise BundleError("the evidence holds a line of an unknown kind")
     if chosen(used, _numbers(registry, span)) != used:
         raise BundleError("the verdicts are not the newest and the first proven of the requests")
     checked = read_anchor(registry, lines)

@@ -92,12 +92,11 @@ def examine(
             holding.p7_statements(evidence, one, found)
         if "P8" not in without:
             holding.p8_transfers(evidence, one, found)
-    recreated = 0
+    recreated, nonce = 0, condition.closing_nonce(evidence, owing)
     if "P5" not in without:
-        recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), found)
+        recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), nonce, found)
     if "P6" not in without:
         condition.p6_durable(evidence, owing, found)
-    nonce = condition.closing_nonce(evidence, owing)
     if "P9" not in without:
         condition.p9_nonce(evidence, owing, nonce, found)
     return found, recreated, nonce
@@ -167,22 +166,22 @@ def is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
 
 
 def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:
-    """What proves that the life's volatile memory is gone; "" if nothing does. A life that installed its own
-    end and then stored something, or looked into its pool, or that was registered again behind it, is not over,
-    whoever attested it."""
+    """What proves that the life's volatile memory is gone; "" if nothing does. A life that tells of copies behind its
+    own end, looks into its pool or was registered again is not over, whoever attested it."""
     body = epochs[-1].body
     cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    told_under = {case.epoch.stream: max(case.told_under.values(), default=-1) for case in cases}
     attested = evidence.registry.exits.get((body.worker, body.engine_life))
-    if (
-        attested is not None
-        and epochs[-1].epoch_no < attested
-        and all(case.stored_under < attested for case in cases)
-    ):
+    reborn = attested is not None and epochs[-1].epoch_no > attested
+    if attested is not None and not reborn and all(under < attested for under in told_under.values()):
         return f"exit attested (kv.control/{attested})"
     last = evidence.streams.get(epochs[-1].stream)
     if last is None or last.ended_seq is None or last.fold.sticky or last.disputes:
         return ""
-    if last.told_seq > last.ended_seq or any(one.kind == "equivocation" for one in last.fold.faults):
+    told_after = last.told_seq > last.ended_seq or any(
+        under > last.ended_under for stream, under in told_under.items() if stream != last.epoch.stream
+    )
+    if told_after or any(one.kind == "equivocation" for one in last.fold.faults):
         return ""
     return f"closed with its engine (record {last.ended_seq})"
 

@@ -11,6 +11,7 @@ from auditor.anchoring import Anchor, Anchoring, WitnessPolicy, appraise, make_p
 from auditor.checkpoint import parse_note
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
+from auditor.line import BUNDLE, read_lines
 from auditor.main_log import log_keys
 from auditor.proof import BundleError, StampStated, Statement, open_statement, unseal
 from auditor.record import UnreadableRecord, WithheldPartError, assemble
@@ -81,7 +82,7 @@ def verify_bundle(raw: bytes, trusted_key: bytes) -> Verified:
 
 
 def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_key: bytes) -> Verified:
-    lines = [json.loads(line) for line in body.split(b"\n") if line]
+    lines = read_lines(body, BUNDLE)
     registry = _control([line for line in lines if line["t"] == "control"])
     key, vouched = auditor_key(registry, KeyId(signer), trusted_key)
     if key_id(key) != signer:
@@ -173,7 +174,7 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
     keys = {str(x["domain"]): bytes.fromhex(x["alias_key"]) for x in lines if x["t"] == "key"}
     evidence = Evidence(registry.requests[stated.request], registry, keys, verify)
     form = lines[0]
-    if form["t"] != "format" or form["version"] != 1 or form["request"] != stated.request:
+    if form["version"] != 1 or form["request"] != stated.request:
         raise BundleError("the evidence has an unknown format")
     evidence.partition_starts = {int(p): int(offset) for p, offset in form["starts"].items()}
     last: dict[int, int] = {}
@@ -202,8 +203,6 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
             )
         elif kind == "stranger":
             evidence.note_stranger(_stream(line["stream"]), offset)
-        elif kind != "leaf":
-            raise BundleError("the evidence holds a line of an unknown kind")
     return evidence
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import io
 import json
 import re
 import sys
@@ -29,6 +30,7 @@ Json = dict[str, Any]
 Shape = Callable[[Any], Any]
 EXIT = {"PROVEN": 0, "REFUTED": 1, "UNPROVABLE": 2, "PENDING": 3}
 INVALID = 4
+MAX_LINE = 16_000_000
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
@@ -57,6 +59,48 @@ NOT_CLAIMED = (
 
 class Invalid(Exception):
     """The bundle proves nothing."""
+
+
+def once(pairs: list[tuple[str, Any]]) -> Json:
+    made = dict(pairs)
+    need(len(made) == len(pairs), "a name comes twice")
+    return made
+
+
+def not_whole(given: str) -> Any:
+    raise ValueError(f"{given[:20]} is no whole number")
+
+
+def read_lines(body: bytes, forms: dict[str, tuple[Shape, ...]]) -> list[Json]:
+    """The lines of evidence, each checked as it is read: `format` first and once, only fields that are described."""
+    lines: list[Json] = []
+    for raw in io.BytesIO(body):
+        need(len(raw) <= MAX_LINE + 1, "a line is too long")
+        if raw == b"\n":
+            continue
+        line = json.loads(
+            raw.removesuffix(b"\n").decode(),
+            object_pairs_hook=once,
+            parse_float=not_whole,
+            parse_constant=not_whole,
+        )
+        need(
+            type(line) is dict and type(line.get("t")) is str and line["t"] in forms,
+            "an unknown kind of line",
+        )
+        fields = {name: value for name, value in line.items() if name != "t"}
+        need(any(fits(form, fields) for form in forms[line["t"]]), "a line has another form")
+        need((line["t"] == "format") == (not lines), "the format comes first and once")
+        lines.append(line)
+    return lines
+
+
+def fits(form: Shape, fields: Json) -> bool:
+    try:
+        form(fields)
+    except ValueError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- bytes
@@ -509,6 +553,68 @@ STATEMENT = record(
         verifier=text(0, 1 << 30),
     ),
 )
+
+
+def numbered(shape: Shape) -> Shape:
+    """An object whose names are numbers as they are usually written."""
+
+    def check(value: Any) -> Any:
+        need(type(value) is dict)
+        for name, one in value.items():
+            need(re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None)
+            shape(one)
+        return value
+
+    return check
+
+
+def triple(value: Any) -> Any:
+    need(type(value) is list and [type(one) for one in value] == [str, int, str])
+    return value
+
+
+STRING, DIGITS = text(0, 1 << 30), text(0, 1 << 30, "[0-9a-f]*")
+PLACE: dict[str, Shape | Field] = {"p": COUNT, "o": COUNT}
+ANCHOR_LINE = record(
+    note=STRING,
+    witnesses=several(STRING),
+    quorum=COUNT,
+    hashes=several(DIGITS),
+    said=several(STRING),
+    stamp=Field(STRING),
+)
+SEGMENT_LINE = record(
+    **dict.fromkeys(("i", "partition", "first", "next", "records"), COUNT),
+    topic=STRING,
+    root=DIGITS,
+)
+SHOWN = record(o=COUNT, h=STRING, s=maybe(STRING), b=Field(STRING))
+BUNDLE_LINES: dict[str, tuple[Shape, ...]] = {
+    "format": (record(version=COUNT, request=COUNT, starts=numbered(COUNT)),),
+    "anchor": (ANCHOR_LINE,),
+    "segment": (SEGMENT_LINE,),
+    "key": (record(domain=STRING, alias_key=DIGITS),),
+    "bound": (record(ids=STRING),),
+    "control": (
+        SHOWN,
+        record(
+            o=COUNT,
+            d=several(DIGITS, 3, 3),
+            i=Field(record(why=STRING, broken=one_of(True, False), unread=one_of(True, False))),
+        ),
+    ),
+    "event": (record(**PLACE, h=STRING, s=maybe(STRING), b=numbered(STRING), r=Field(DIGITS)),),
+    "unreadable": (record(**PLACE, stream=triple, seq=COUNT, x=DIGITS, reason=STRING, l=Field(DIGITS)),),
+    "stranger": (record(**PLACE, stream=triple, l=Field(DIGITS)),),
+    "leaf": (record(**PLACE, l=DIGITS),),
+}
+REPORT_LINES: dict[str, tuple[Shape, ...]] = {
+    "format": (record(version=COUNT, first=COUNT, next=COUNT),),
+    "anchor": (ANCHOR_LINE,),
+    "segment": (SEGMENT_LINE,),
+    "control": (SHOWN, record(o=COUNT, v=STRING, s=maybe(STRING))),
+    "verdict": (record(o=COUNT, v=lambda value: value),),
+}
 REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
 REPORT_STATEMENT = record(
     _type=Field(one_of("https://in-toto.io/Statement/v1")),
@@ -615,7 +721,6 @@ class Control:
         offset = int(line["o"])
         if self.start is not None and offset < self.end:
             raise Invalid("the control records are out of order")
-        need(line.keys() <= ({"t", "o", "d", "i"} if "d" in line else {"t", "o", "h", "s", "b"}))
         if "d" in line:
             digests = [bytes.fromhex(one) for one in line["d"]]
             need(len(digests) == 3)
@@ -1370,19 +1475,18 @@ class Case:
         self.other_control = False
         self.closed_at: int | None = None
         self.ended_at: int | None = None
-        self.stored_under = self.opened_under = self.told_at = -1
-        self.stored_into: dict[str, int] = defaultdict(lambda: -1)
+        self.ended_under = self.opened_under = self.said_at = -1
+        self.said_under: dict[str, int] = defaultdict(lambda: -1)
         self.chained_from = 0
         self.vouched: list[tuple[int, int]] = []
         self.recreated = self.removed = 0
         self.ended = dict.fromkeys(ENDS, 0)
         self.transfers: list[tuple[Any, ...]] = []
 
-    def store(self, holder: str, seq: int, installed: int) -> None:
-        """Something came into a holder."""
-        self.told_at = seq
-        self.stored_under = max(self.stored_under, installed)
-        self.stored_into[holder] = max(self.stored_into[holder], installed)
+    def say(self, holder: str, seq: int, installed: int) -> None:
+        """A record says that the holder ("": one of them) has something in it."""
+        self.said_at = seq
+        self.said_under[holder] = max(self.said_under[holder], installed)
 
 
 ENDS = ("cleared", "evicted", "rejected", "closed")
@@ -1552,25 +1656,27 @@ class Trial:
             for other in self.of_life[case.epoch["life"]]:
                 other.barriers.clear()
         if any(event["type"] == "snapshot_begin" and event["source"] == "pool" for event in told):
-            case.stored_under = max(case.stored_under, installed)
+            case.say("", seq, installed)
         for how, count in ended.items():
             case.ended[how] += count
         case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
+        listed = next((event["holder"] for event in told if event["type"] == "snapshot_range"), "")
         for alias, events in parts.items():
             domain = self.domain(case, alias)
             for event in events:
-                self.learn(case, alias, domain, event, seq, installed)
+                self.learn(case, alias, domain, event, seq)
+                holder = said_of(event, listed)
+                if holder is not None:
+                    case.say(holder, seq, installed)
         for one in landed:
             if one["by"] == "transfer_committed":
-                case.store(one["place"][0], seq, installed)
-            elif one["by"] == "snapshot_part" and one["ids"]:
-                case.told_at = seq
-            self.came(case, one, seq, offset)
+                case.say(one["place"][0], seq, installed)
+            self.came(case, one, seq, offset, installed)
         self.stored(case, installed, landed, told, parts)
         if stream.engine_ended and case.ended_at is None and signed:
-            case.ended_at = seq
+            case.ended_at, case.ended_under = seq, installed
         if stream.status == "closed" and case.closed_at is None:
             case.closed_at = seq
         for alias, events in parts.items():
@@ -1588,17 +1694,14 @@ class Trial:
         case.strange.add(alias)
         return alias.hex()
 
-    def learn(self, case: Case, alias: bytes, domain: str, event: Json, seq: int, installed: int) -> None:
+    def learn(self, case: Case, alias: bytes, domain: str, event: Json, seq: int) -> None:
         kind = event["type"]
         links: list[tuple[bytes, bytes]] = []
         if kind in ("block_stored", "transfer_started"):
             case.appeared[event["holder"], event["group"], alias] = seq
-            case.store(event["holder"], seq, installed)
             links = list(zip(event["ids"], (event["parent"] or ROOT, *event["ids"]), strict=False))
         elif kind == "snapshot_part":
             links = [link for run in event["runs"] for link in zip(run["ids"], run["parents"], strict=True)]
-        elif kind == "tier_changed":
-            case.store(event["to_holder"], seq, installed)
         elif kind == "block_invalidated" and event["request"] == self.no:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
@@ -1683,12 +1786,17 @@ class Trial:
             found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
         return found
 
-    def came(self, case: Case, one: Json, seq: int, offset: int) -> None:
+    def came(self, case: Case, one: Json, seq: int, offset: int, installed: int) -> None:
         place: Place = one["place"]
         domain = self.domain(case, place[2])
         since = self.discharged.get((case.epoch["life"], domain))
-        if not one["ids"] or since is None or since > case.epoch["no"]:
+        if not one["ids"]:
             return
+        behind = None
+        if since is None or since > case.epoch["no"]:
+            behind = installed
+            if not self.outlived(case.epoch, one, installed):
+                return
         if one["by"] == "snapshot_part" and domain not in case.first:
             return
         copy = case.stream.held.get(place, {}).get(one["ids"][0])
@@ -1700,7 +1808,15 @@ class Trial:
             return
         profile = copy.profile if copy is not None else None
         case.late.append(
-            {**one, "seq": seq, "offset": offset, "domain": domain, "profile": profile, "is": age}
+            {
+                **one,
+                "seq": seq,
+                "offset": offset,
+                "domain": domain,
+                "profile": profile,
+                "is": age,
+                "behind": behind,
+            }
         )
 
     def stored(
@@ -1751,6 +1867,15 @@ class Trial:
             if self.put_in[durable, domain] >= over:
                 return ""
         return ", ".join(sorted(rings)) if self.domains else ""
+
+    def outlived(self, epoch: Json, one: Json, installed: int) -> bool:
+        """An old landing told by an epoch that isn't its life's newest, behind a nonce of the request."""
+        old = one["age"] is not None and one["age"] < self.no
+        asked = any(nonce <= installed for nonce, request in self.control.nonces if request == self.no)
+        newer = any(
+            e["life"] == epoch["life"] and e["no"] > epoch["no"] for e in self.control.epochs.values()
+        )
+        return old and asked and newer and one["by"] in ("block_stored", "transfer_committed")
 
     def age(self, case: Case, holder: str, admitted: int | None, seq: int) -> str:
         if admitted is not None:
@@ -1869,14 +1994,16 @@ class Trial:
 
     def ended(self, epochs: list[Json], cases: list[Case]) -> str:
         worker, _, life = epochs[-1]["life"]
+        said = {case.epoch["stream"]: max(case.said_under.values(), default=-1) for case in cases}
         attested = self.control.exits.get((worker, life))
-        over = attested is not None and epochs[-1]["no"] < attested
-        if attested is not None and over and all(case.stored_under < attested for case in cases):
+        reborn = attested is not None and epochs[-1]["no"] > attested
+        if attested is not None and not reborn and all(under < attested for under in said.values()):
             return f"exit attested (kv.control/{attested})"
         last = self.cases.get(epochs[-1]["stream"])
         if last is None or last.ended_at is None or last.stream.sticky or last.disputes:
             return ""
-        after = last.told_at > last.ended_at
+        others = [under for stream, under in said.items() if stream != last.epoch["stream"]]
+        after = last.said_at > last.ended_at or max(others, default=-1) > last.ended_under
         twice = any(kind == "equivocation" for kind, _ in last.stream.faults)
         return "" if after or twice else f"closed with its engine (record {last.ended_at})"
 
@@ -1899,9 +2026,9 @@ class Trial:
                 self.p4(one)
                 self.p7(one)
                 self.p8(one)
-        recreated = self.p5(owing, set(gone))
-        self.p6(owing)
         nonce = self.p9(owing)
+        recreated = self.p5(owing, set(gone), nonce)
+        self.p6(owing)
         waits = any(reason[3] for reason in self.reasons)
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
         return {
@@ -1925,7 +2052,7 @@ class Trial:
         for case in self.cases.values():
             for name, holder in case.stream.holders.items():
                 at = found.get(holder.durable or "")
-                if at is not None and (case.epoch["no"] >= at or case.stored_into[name] >= at):
+                if at is not None and (case.epoch["no"] >= at or case.said_under[name] >= at):
                     del found[holder.durable or ""]
         return set(found)
 
@@ -2050,6 +2177,10 @@ class Trial:
             self.add("P3", "chain_break", subject)
         for _, ack in self.last_acks(one):
             bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0, set())}
+            for name, holder in case.stream.holders.items():
+                later = (None, False, holder.inventory, holder.durable, 0, 0, set())
+                if ack["bases"] and name not in ack["bases"] and not self.foreign(one, later):
+                    self.add("P3", "inventory_incomplete", f"{subject} {name}", live)
             for earlier in [self.cases[e["stream"]] for e in one["earlier"] if e["stream"] in self.cases]:
                 for name, holder in earlier.stream.holders.items():
                     kept = name in ack["bases"] and holder.groups <= ack["bases"][name][6]
@@ -2100,12 +2231,14 @@ class Trial:
             if loose:
                 self.add("P4", "inventory_incomplete", subject, live)
 
-    def p5(self, owing: list[Json], dead: set[tuple[str, int, str]]) -> int:
+    def p5(self, owing: list[Json], dead: set[tuple[str, int, str]], nonce: int | None) -> int:
         live = {one["epoch"]["stream"] for one in owing if not one["absent"]}
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
             for late in case.late:
+                if late["behind"] is not None and (nonce is None or late["behind"] < nonce):
+                    continue
                 inside = [self.covers(late["domain"], block, late["profile"]) for block in late["ids"]]
                 yes, maybe_ = inside.count(True), inside.count(None)
                 if late["is"] == "fresh":
@@ -2301,6 +2434,22 @@ HOLDER_FACTS = (
 
 
 TRANSFER_FACTS = ("worker", "rank", "epoch", "transfer", "holder", "blocks", "state", "seq")
+
+
+def said_of(event: Json, listed: str) -> str | None:
+    """The holder of which an event says that it holds something; a commit names none (""). `listed` is the range's."""
+    kind = event["type"]
+    if kind in ("block_stored", "transfer_started") and event["ids"]:
+        return str(event["holder"])
+    if kind == "transfer_committed":
+        return ""
+    if kind == "tier_changed" and event["ids"]:
+        return str(event["to_holder"])
+    if kind == "snapshot_part" and any(run["ids"] for run in event["runs"]):
+        return listed
+    if kind == "statement" and event["source"] == "pool" and event["count"]:
+        return str(event["holder"])
+    return None
 
 
 def path(epoch: Json) -> str:
@@ -2708,11 +2857,12 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     payload = base64.b64decode(envelope["payload"], validate=True)
     signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
     signer = envelope["signatures"][0]["keyid"]
-    lines: list[Json] = [json.loads(line) for line in body.split(b"\n") if line]
     kind = envelope["payloadType"].encode()
     signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     document = json.loads(payload)
-    if document["predicateType"] == REPORT_TYPE:
+    is_report = document["predicateType"] == REPORT_TYPE
+    lines = read_lines(body, REPORT_LINES if is_report else BUNDLE_LINES)
+    if is_report:
         return verify_report(REPORT_STATEMENT(document), lines, body, signer, trusted, signed, signature)
     control = Control()
     for line in lines:
@@ -2804,6 +2954,16 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         "holders": sorted((tuple(one[name] for name in HOLDER_FACTS) for one in stated["holders"]), key=repr),
     }  # fmt: skip
     need(stated.keys() == VERDICT_FACTS)
+    where = {"worker", "rank", "epoch", "seq", "partition", "offset", "holder"}
+    for name, facts in (
+        ("holders", set(HOLDER_FACTS)),
+        ("transfers", set(TRANSFER_FACTS)),
+        ("counterexamples", where | {"what", "event", "admitted_after", "count", "ids"}),
+        ("reasons", {"reason", "condition", "subject", "detail", "cure", "waits"}),
+    ):
+        need(all(one.keys() == facts for one in stated[name]), "unknown field")
+    for name in ("records_ignored", "assumptions"):
+        need(all(type(one) is str for one in stated[name]))
     need(stated["requester"] == trial.request["requester"])
     need(stated["transfers_in_all"] == len(found["transfers"]))
     found["transfers"] = found["transfers"][:200]

@@ -61,8 +61,16 @@ def end_of(pod: Pod, container: str | None, container_id: str | None) -> str | N
 
     With `container_id`, a terminated status of that start of the container, now or before its restart. Without,
     every status of the `container` (or of all) must be terminated in a pod that never starts one again: its phase
-    is final, or it is being deleted.
+    is final, or it is being deleted. A pod that isn't of the API's form proves nothing.
     """
+    try:
+        return _end_of(pod, container, container_id)
+    except (AttributeError, TypeError, KeyError):
+        LOG.warning("pod %s is not of the API's form: it proves nothing", uid_of(pod)[:64])
+        return None
+
+
+def _end_of(pod: Pod, container: str | None, container_id: str | None) -> str | None:
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     statuses = [
         one

@@ -23,6 +23,7 @@ PAGE = 500
 WATCH_S = 240
 TIMEOUT_S = 15.0
 GONE = 410
+MOST_PODS = 200_000
 
 Pod = Mapping[str, Any]
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -86,12 +87,14 @@ class Cluster:
             try:
                 page = answer.json()
                 meta = page["metadata"]
-                found += page.get("items") or []
+                found += _pods(page.get("items") or [])
                 version, more = str(meta["resourceVersion"]), meta.get("continue")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ClusterError(f"{self._address.url} sends no pod list", final=True) from error
             if not more:
                 return found, version
+            if len(found) > MOST_PODS or more == asked.get("continue"):
+                raise ClusterError(f"{self._address.url} sends a pod list without an end", final=True)
             asked["continue"] = str(more)
 
     async def watch(self, version: str) -> AsyncIterator[tuple[EventType | None, Pod, str]]:
@@ -125,11 +128,14 @@ class Cluster:
         if path is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {path.read_text().strip()}"}
-        except OSError as error:
+            token = path.read_text().strip()
+        except (OSError, ValueError) as error:
             raise ClusterError(
                 f"the token file {path} can't be read ({type(error).__name__})", final=True
             ) from error
+        if not token or not token.isascii() or not token.isprintable():
+            raise ClusterError(f"the token file {path} holds no token", final=True)
+        return {"Authorization": f"Bearer {token}"}
 
 
 @asynccontextmanager
@@ -141,6 +147,13 @@ async def connected(address: ClusterAddress) -> AsyncIterator[Cluster]:
         raise ClusterError(f"{address.ca_file} is no CA file ({type(error).__name__})", final=True) from error
     async with httpx.AsyncClient(base_url=address.url, verify=context, timeout=TIMEOUT_S) as http:
         yield Cluster(address, http)
+
+
+def _pods(items: Any) -> list[Pod]:
+    """The items, if they are objects. Raises TypeError."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise TypeError("a pod is an object")
+    return items
 
 
 def _raise_for(status: int, text: str) -> None:
@@ -161,8 +174,8 @@ def _event(line: str) -> tuple[EventType | None, Pod, str]:
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
             _raise_for(int(item.get("code", 500)), json.dumps(item))
-        version = str(item["metadata"]["resourceVersion"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        version = str(_pods([item])[0]["metadata"]["resourceVersion"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ClusterError("the cluster sends no watch event") from error
     if kind == "BOOKMARK":
         return None, {}, version

@@ -8,11 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from events.fold.registry import Registry
 from events.ids import Role
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
 from events.kafka.control import ControlTail, ControlWriter
 from events.model.control import ControlBody, ControlRecord
+from events.model.field import Name
 from events.signing import verify
 from events.topic import TopicNames
 from kvledger.failure import CommandError, ExitCode
@@ -101,6 +104,10 @@ async def write_once(
 
     `check` looks at the registry before anything is written. Raises CommandError, LogUnavailableError.
     """
+    if key is not None and not _is_name(key):
+        raise CommandError(
+            "an idempotency key is 1 to 200 letters, digits and . _ : @ / + -", exit_code=ExitCode.USAGE
+        )
     found: dict[int, tuple[ControlRecord, str]] = {}
 
     def heard(record: RawRecord, decoded: ControlRecord | None, why: str) -> None:
@@ -135,6 +142,14 @@ async def write_once(
             f"control record {number} is not obeyed: {why}", advice="is the key granted? kvledger key list"
         )
     return Written(number, record.record_sha256, log, repeated=number != mine)
+
+
+def _is_name(text: str) -> bool:
+    try:
+        TypeAdapter(Name).validate_python(text)
+    except ValidationError:
+        return False
+    return True
 
 
 async def or_unavailable(work: Callable[[], Awaitable[T]]) -> T:

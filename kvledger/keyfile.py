@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from events.errors import SignatureError
@@ -55,6 +58,16 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes of this machine from changing a file meanwhile; they wait."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = path.with_name(f".{path.name}.lock")
+    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def load_signer(home: Path, role: Role) -> Signer:
     """The key that acts under `role`. Raises KeyFileError, which names the file and never its content."""
     path = key_path(home, role)
@@ -89,12 +102,14 @@ def ensure_key(home: Path, role: Role) -> None:
 
 
 def ensure_domain_secret(home: Path, domain: str) -> None:
-    """Gives a domain a secret unless it has one."""
+    """Gives a domain a secret unless it has one. Commands that do so at the same time wait for each other: a secret
+    that is lost can't be made again."""
     path = ring_path(home)
-    document = path.read_text() if path.exists() else ""
-    changed = with_domain(document, domain, secrets.token_bytes(32))
-    if changed != document:
-        write_private(path, changed)
+    with locked(path):
+        document = path.read_text() if path.exists() else ""
+        changed = with_domain(document, domain, secrets.token_bytes(32))
+        if changed != document:
+            write_private(path, changed)
 
 
 def read_key(path: Path | None) -> str | None:

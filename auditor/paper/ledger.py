@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from auditor.line import BUNDLE, read_lines
 from auditor.paper.element import visible
 from auditor.paper.sheet import Source
 from auditor.proof import BundleError, Predicate
@@ -86,7 +87,7 @@ FLAG: Kind = "flag"
 def bundle_tables(raw: bytes, predicate: Predicate, source: Source) -> dict[str, Ledger]:
     """Every table of a bundle by name. Raises BundleError for lines that are no evidence."""
     try:
-        lines = [json.loads(line) for line in raw.partition(b"\n")[2].split(b"\n") if line]
+        lines = read_lines(raw.partition(b"\n")[2], BUNDLE)
         return {
             "about": _about(predicate, source),
             "control": _control(lines),

@@ -35,6 +35,11 @@ CaFile = Annotated[Path | None, typer.Option(help="CA of the API server; default
 Namespace = Annotated[str | None, typer.Option(help="this namespace alone; default: all")]
 Selector = Annotated[str | None, typer.Option(help="label selector of the engines' pods")]
 Evidence = Annotated[str, typer.Option(help="what it rests on, for people; it is kept in the log")]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="also if it is attested already: what has happened since contradicts that"),
+]
+AGAIN = "--again states it once more, where a verdict says that it wasn't so"
 
 
 def register(app: typer.Typer) -> None:
@@ -80,10 +85,11 @@ def exit_(
     worker: Annotated[str, typer.Argument(help="the worker's name")],
     engine_life: Annotated[str, typer.Argument(help="the life that ended, as `audit run` names it")],
     evidence: Evidence,
+    again: Again = False,
     as_json: Json = False,
 ) -> None:
     """State as an operator that an engine life ended, and its memory with it. The proof names you as the one whose word
-    it rests on; a life that stores anything afterwards is not over, whatever was stated.
+    it rests on; a life that tells of copies afterwards is not over, whatever was stated.
 
     Example: kvledger attest exit w0 life-7 --evidence "host decommissioned, ticket 88"
     """
@@ -102,8 +108,10 @@ def exit_(
         if engine_life not in lives:
             known = ", ".join(lives[-5:]) or "none"
             raise _usage(f"{worker} has registered no engine life {engine_life}; its newest are {known}")
-        if (worker, engine_life) in registry.exits:
-            raise CommandError(f"the end of {worker}'s engine life {engine_life} is attested already")
+        if (worker, engine_life) in registry.exits and not again:
+            raise CommandError(
+                f"the end of {worker}'s engine life {engine_life} is attested already", advice=AGAIN
+            )
 
     settings = load_settings()
     done = asyncio.run(
@@ -117,6 +125,7 @@ def exit_(
 def destroyed(
     durable_id: Annotated[str, typer.Argument(help="the store's name")],
     evidence: Evidence,
+    again: Again = False,
     as_json: Json = False,
 ) -> None:
     """State that a durable store was destroyed with all that it held; nothing in it counts ever again.
@@ -130,8 +139,8 @@ def destroyed(
     body = _made(lambda: HolderDestroyed(durable_id=durable_id, evidence=evidence))
 
     def check(registry: Registry) -> None:
-        if durable_id in registry.destroyed:
-            raise CommandError(f"{durable_id} is destroyed already")
+        if durable_id in registry.destroyed and not again:
+            raise CommandError(f"{durable_id} is destroyed already", advice=AGAIN)
 
     settings = load_settings()
     done = asyncio.run(
@@ -206,6 +215,10 @@ def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:
             stated = InventoryStated.model_validate_json(text)
             return stated.source, list(stated.members)
         names = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+        if not names:
+            raise _usage(
+                f'{path} names nobody; of a fleet without members say {{"source": …, "members": []}}'
+            )
         return "file", [InventoryMember(worker=name) for name in names]
     except ValidationError as error:
         first = error.errors(include_input=False)[0]

@@ -14,6 +14,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -321,10 +322,7 @@ async def _write_bundle(
         raise CommandError(
             f"the bundle would not verify: {error}", exit_code=ExitCode.BUNDLE_INVALID
         ) from error
-    try:
-        await asyncio.to_thread(path.write_bytes, raw)
-    except OSError as error:
-        raise _usage(f"{path} can't be written") from error
+    await asyncio.to_thread(write_whole, path, raw)
     await asyncio.to_thread(keep_proof, settings.home, raw)
     typer.echo(f"bundle written; verify it with `kvledger audit verify {path} --key KEY`,", err=True)
     typer.echo(f"  KEY {audit.registry.operator_key.hex()} (operator)", err=True)

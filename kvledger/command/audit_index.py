@@ -103,7 +103,7 @@ def make_audit(settings: Settings, dsn: str, partitions: list[int] | tuple[int, 
 
 async def compare_index(settings: Settings, dsn: str, partitions: list[int] | tuple[int, ...] = ()) -> Round:
     """One whole comparison. Raises CommandError."""
-    from auditor.index_audit import IndexUnavailableError, UnsettledError
+    from auditor.index_audit import IndexUnavailableError, UnknownPartitionError, UnsettledError
     from kvledger.control import or_unavailable
 
     audit = make_audit(settings, dsn, partitions)
@@ -123,6 +123,8 @@ async def compare_index(settings: Settings, dsn: str, partitions: list[int] | tu
         ) from error
     except UnsettledError as error:
         raise CommandError(str(error), advice="audit again when it has settled") from error
+    except UnknownPartitionError as error:
+        raise CommandError(str(error), exit_code=ExitCode.USAGE) from error
     finally:
         await audit.close()
 

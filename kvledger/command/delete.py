@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.hours import seconds
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
+from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 PRINCIPAL = "cli"
 """Whose idempotency keys these are, and who is named as the requester."""
+
+MAX_REASON = 2_000
 
 
 def register(app: typer.Typer) -> None:
@@ -55,14 +59,16 @@ def delete(
     Example: kvledger delete --tenant acme --reason "contract ended"
     """
     scope = _scope(tenant, domain, subject, prefix_file, ids_file, profile)
-    deadline_s = None if deadline_hours is None else int(deadline_hours * 3600)
+    deadline_s = seconds(deadline_hours, "--deadline-hours")
+    if len(reason) > MAX_REASON:
+        raise _usage(f"--reason takes {MAX_REASON} characters at most")
     key = idempotency_key or secrets.token_hex(16)
     given = asyncio.run(_write(scope, reason, deadline_s, key))
     if receipt is not None:
-        try:
-            receipt.write_text(given.model_dump_json() + "\n")
-        except OSError as error:
-            raise _usage(f"request {given.request} is in the log, but {receipt} can't be written") from error
+        again = (
+            f"request {given.request} is in the log: repeat it with --idempotency-key {key} for its receipt"
+        )
+        write_whole(receipt, given.model_dump_json().encode() + b"\n", advice=again)
     if as_json:
         document = {
             "number": given.request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 
 from events.ids import Role
 from events.model.control import Granted, Revoked
+from events.signing import Signer
 from kvledger.command import storage_key
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import Settings, load_settings
@@ -104,6 +105,9 @@ def grant(
     from kvledger.command.audit import public_key_of
 
     key = public_key_of(public_key)
+    settings = load_settings()
+    if is_secret(public_key, key, asyncio.run(_known_keys(settings))):
+        raise _usage("this is the secret half of a key, which nobody may read in the log: give the .pub file")
     roles = tuple(dict.fromkeys(_role(one) for one in role))
     try:
         body = Granted(
@@ -117,7 +121,7 @@ def grant(
         first = error.errors(include_input=False)[0]
         where = {"workers": "--worker: ", "stores": "--store: "}.get(str((*first["loc"], "")[0]), "")
         raise _usage(where + plain(first["msg"])) from error
-    number = asyncio.run(_say(load_settings(), body))
+    number = asyncio.run(_say(settings, body))
     _told(key, number, as_json, f"granted: {', '.join(roles)}{_reach(worker, store)}")
 
 
@@ -213,6 +217,18 @@ def _role(text: str) -> Role:
 
 def _usage(message: str) -> CommandError:
     return CommandError(message, advice="kvledger key --help", exit_code=ExitCode.USAGE)
+
+
+def is_secret(given: str, key: bytes, known: Iterable[bytes]) -> bool:
+    """Whether what was given as a public key is a secret one: its file says so, or it makes a key that is known."""
+    return Path(given).suffix == ".key" or Signer.from_seed(key).public_key in set(known)
+
+
+async def _known_keys(settings: Settings) -> list[bytes]:
+    from kvledger.control import connection, or_unavailable, read_registry
+
+    registry = await or_unavailable(lambda: read_registry(connection(settings)))
+    return [grant.public_key for grant in registry.grants.values()]
 
 
 async def _say(settings: Settings, body: Granted | Revoked) -> int:

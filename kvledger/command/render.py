@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvledger.failure import CommandError, ExitCode
+from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from auditor.paper.element import Paper
@@ -68,7 +68,7 @@ def render(
     if pack is not None:
         made[pack] = _pack(raw, paper, tables)
     for path, content in made.items():
-        _write(path, content)
+        write_whole(path, content, exit_code=ExitCode.FAILED)
     if key is None:
         typer.echo("not verified: give --key to have the file checked first", err=True)
     typer.echo(f"{len(made)} files written: {paper.title}")
@@ -116,14 +116,3 @@ def _read(path: Path, key: str | None) -> tuple[bytes, Paper, dict[str, Ledger]]
         return raw, proof_paper(predicate, source), bundle_tables(raw, predicate, source)
     except BundleError as error:
         raise CommandError(f"{path}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
-
-
-def _write(path: Path, raw: bytes) -> None:
-    """Replaces the file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(raw)
-        partial.replace(path)
-    except OSError as error:
-        raise CommandError(f"{path} can't be written: {error.strerror}", exit_code=ExitCode.FAILED) from error

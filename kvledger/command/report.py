@@ -11,6 +11,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,10 +58,7 @@ def report(
         raise CommandError(
             f"the report would not verify: {error}", exit_code=ExitCode.BUNDLE_INVALID
         ) from error
-    try:
-        out.write_bytes(raw)
-    except OSError as error:
-        raise CommandError(f"{out} can't be written: {error.strerror}", exit_code=ExitCode.FAILED) from error
+    write_whole(out, raw)
     show(verified, as_json=as_json)
     _end(verified)
 

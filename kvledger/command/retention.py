@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.hours import seconds
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
 
@@ -58,8 +59,8 @@ def set_policy(
         body = PolicySet(
             domain=domain,
             tenant=tenant,
-            retain_s=None if retain_hours is None else round(retain_hours * 3600),
-            prove_within_s=None if prove_within_hours is None else round(prove_within_hours * 3600),
+            retain_s=seconds(retain_hours, "--retain-hours"),
+            prove_within_s=seconds(prove_within_hours, "--prove-within-hours"),
         )
     except ValidationError as error:
         first = error.errors(include_input=False)[0]

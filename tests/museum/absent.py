@@ -17,10 +17,10 @@ from events.model.control import (
 from events.model.part import Closed
 from events.signing import Signer
 from tests.museum.exhibit import STRANGER, exhibit, shown
-from tests.support.audit_log import AuditLog
+from tests.support.audit_log import DOMAINS, AuditLog
 from tests.support.bundle import bundle
 from tests.support.deletion_case import PENDING, UNPROVABLE, Fleet
-from tests.support.log import block
+from tests.support.log import block, declared
 
 
 @exhibit("zombie epoch", UNPROVABLE, VerdictReason.DEATH_BY_TIMEOUT_ONLY, VerdictReason.NOT_EVALUATED)
@@ -83,6 +83,49 @@ def zombie_after_its_end(trick: bool) -> bytes:
         fleet.a.store("acme", 7)
     fleet.finish(fleet.b)
     return shown(fleet)
+
+
+@exhibit("dead engine's inventory", PENDING, VerdictReason.FRONTIER_BEHIND, VerdictReason.NOT_EVALUATED)
+def dead_engines_inventory(trick: bool) -> bytes:
+    """The end of an engine is attested, and afterwards another bridge attaches to it and lists what it holds."""
+    fleet = Fleet()
+    held = dict(fleet.a.held["gpu", "acme"])
+    fleet.log.attest(fleet.a)
+    if trick:
+        again = fleet.log.hook("w0", epoch="w0-again")
+        again.write(again.opening(inventory=Inventory.PARTIAL), parts={d: [declared()] for d in DOMAINS})
+        again.snapshot({"acme": held})
+    fleet.finish(fleet.b)
+    return shown(fleet)
+
+
+@exhibit("end that another bridge denies", UNPROVABLE, VerdictReason.MISSING_ACK, VerdictReason.NOT_EVALUATED)
+def end_that_another_bridge_denies(trick: bool) -> bytes:
+    """A new bridge says that the engine has ended; the one before is still there and counts what lies in its pool."""
+    fleet = Fleet()
+    again = fleet.log.hook("w0", epoch="w0-again")
+    again.write(again.opening(inventory=Inventory.PARTIAL), parts={d: [declared()] for d in DOMAINS})
+    again.write(Closed(engine_ended=True))
+    fleet.finish(fleet.b)
+    if trick:
+        fleet.a.write(parts={"acme": [fleet.a.statement("acme")]})
+    return shown(fleet)
+
+
+@exhibit("destroyed store in use", UNPROVABLE, VerdictReason.DURABLE_TIER_UNCOVERED)
+def destroyed_store_in_use(trick: bool) -> bytes:
+    """A disk is attested to be shredded, and another takes its place under the same name."""
+    log = AuditLog()
+    log.say(HolderDestroyed(durable_id="disk-1", evidence="shredded"), Role.SUPERVISOR)
+    hook = log.hook("w0").open(durable_id="disk-1" if trick else None)
+    hook.store("acme", 1, holder="disk" if trick else "gpu")
+    request = log.delete()
+    if trick:
+        hook.ack(request)
+    else:
+        hook.obey(request)
+    hook.ack(request, nonce=log.nonce(request))
+    return bundle(log, request)
 
 
 @exhibit("unsigned end", UNPROVABLE, VerdictReason.MISSING_ACK, VerdictReason.NOT_EVALUATED)

@@ -61,7 +61,8 @@ def looked_into_after_its_end(trick: bool) -> bytes:
     """The supervisor attests an engine's end, and its own bridge inspects its pool behind that."""
     fleet = Fleet()
     fleet.log.attest(fleet.a)
-    fleet.a.snapshot(source="pool" if trick else None)
+    if trick:
+        fleet.a.snapshot(source="pool")
     fleet.finish(fleet.b)
     return shown(fleet)
 

@@ -105,3 +105,13 @@ def test_lives_are_matched_by_their_pod_and_attested_once() -> None:
     body = ExitAttested(worker="w0", engine_life="life-0", attester="kubernetes", evidence=ends[0].evidence)
     control.append(body, Role.SUPERVISOR)
     assert not ended_lives(folded(control), pods)
+
+
+@pytest.mark.parametrize("where", ["metadata", "status", "spec"])
+@pytest.mark.parametrize("what", [[], "x", 7, [1], {"containerStatuses": 3}, {"containerStatuses": ["x"]}])
+def test_a_pod_that_is_not_of_the_apis_form_proves_nothing(where: str, what: object) -> None:
+    pod = {"metadata": {"uid": "u", "deletionTimestamp": "now"}, "status": {"phase": "Failed"}} | {
+        where: what
+    }
+    for container_id in (None, "containerd://1"):
+        assert end_of(pod, None, container_id) is None
