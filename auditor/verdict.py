@@ -44,7 +44,7 @@ def judge(
         detail = "the domains in scope have changed while the log was read"
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
     found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
-    moved = transfers(evidence)
+    moved, acked = transfers(evidence), condition.all_discharged(evidence, owing)
     return Verdict(
         kind=decide(found),
         request=evidence.request.number,
@@ -54,7 +54,7 @@ def judge(
         frontier=tuple(frontier),
         control_hash=evidence.registry.hash.hex(),
         closing_nonce=nonce,
-        conditions={name: _standing(name, found, without) for name in CONDITIONS},
+        conditions={name: _standing(name, found, without, acked=acked) for name in CONDITIONS},
         reasons=tuple(found.reasons),
         counterexamples=tuple(found.counterexamples),
         holders=tuple(_holders(evidence, owing, gone)),
@@ -198,7 +198,11 @@ def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None)
     return ""
 
 
-def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -> Standing:
+AT_THE_ACK: frozenset[Condition] = frozenset({"P3", "P4"})
+"""Conditions that look at discharging acks: where one is missing they have not been evaluated."""
+
+
+def _standing(name: Condition, found: Findings, without: frozenset[Condition], *, acked: bool) -> Standing:
     if name in without:
         return "not_evaluated"
     refuting = {"P4" if one.event == "ack" else "P5" for one in found.counterexamples}
@@ -209,7 +213,9 @@ def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -
         return "not_evaluated"
     if any(reason.waits for reason in mine):
         return "waiting"
-    return "unmet" if mine else "met"
+    if mine:
+        return "unmet"
+    return "met" if acked or name not in AT_THE_ACK else "not_evaluated"
 
 
 def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:

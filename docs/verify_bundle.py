@@ -2033,7 +2033,7 @@ class Trial:
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
         return {
             "kind": "REFUTED" if self.counter else kind,
-            "conditions": {f"P{n}": self.standing(f"P{n}") for n in range(1, 10)},
+            "conditions": {f"P{n}": self.standing(f"P{n}", owing) for n in range(1, 10)},
             "reasons": self.reasons,
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
@@ -2056,13 +2056,19 @@ class Trial:
                     del found[holder.durable or ""]
         return set(found)
 
-    def standing(self, condition: str) -> str:
+    def standing(self, condition: str, owing: list[Json]) -> str:
         if any(("P4" if one[7] == "ack" else "P5") == condition for one in self.counter):
             return "refuted"
         mine = [reason for reason in self.reasons if reason[0] == condition]
         if any(reason[1] == "not_evaluated" for reason in mine):
             return "not_evaluated"
+        if not mine and condition in ("P3", "P4") and not self.all_acked(owing):
+            return "not_evaluated"
         return "waiting" if any(reason[3] for reason in mine) else "unmet" if mine else "met"
+
+    def all_acked(self, owing: list[Json]) -> bool:
+        acks = [one["case"] and one["case"].acks.get(domain) for one in owing for domain in self.owed]
+        return all(ack is not None and ack["standing"]["old_left"] == 0 for ack in acks)
 
     def p1(self, owing: list[Json], anchoring: Json) -> None:
         control = self.control
@@ -2312,13 +2318,7 @@ class Trial:
                             self.add("P9", "frontier_behind", path(one["epoch"]), not one["absent"])
                 return nonce
         if owing:
-            ready = all(
-                one["case"] is not None
-                and domain in one["case"].acks
-                and one["case"].acks[domain]["standing"]["old_left"] == 0
-                for one in owing
-                for domain in self.owed
-            )
+            ready = self.all_acked(owing)
             self.add("P9", "frontier_behind" if ready else "not_evaluated", f"request {self.no}", ready)
         return None
 

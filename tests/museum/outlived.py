@@ -5,13 +5,12 @@ from __future__ import annotations
 from events.chain import sha256
 from events.ids import Inventory, Lineage, Role, Tier, VerdictReason
 from events.model.control import ExitAttested, Granted, HolderDestroyed, HolderEnrolled, Revoked
-from events.model.part import Cleared, Closed, DomainEvent, HolderDeclared, Opened
+from events.model.part import Cleared, Closed
 from events.signing import Signer
 from tests.museum.exhibit import exhibit, shown
-from tests.support.audit_log import DOMAINS, AuditLog, HookStub
+from tests.support.audit_log import AuditLog, HookStub
 from tests.support.bundle import bundle
 from tests.support.deletion_case import PENDING, UNPROVABLE, Fleet
-from tests.support.log import declared
 
 STOLEN = Signer.from_seed(sha256(b"stolen"))
 
@@ -98,7 +97,7 @@ def tier_that_a_new_bridge_forgets(trick: bool) -> bytes:
     """A new bridge attaches to the living engine, set up without the host memory that holds old copies."""
     log = AuditLog()
     first = log.hook()
-    first.write(_with_host_memory(first, Inventory.EMPTY), parts=_profiles())
+    first.open(second_tier=True)
     first.store("acme", 1, 2)
     first.store("acme", 1, 2, holder="cpu")
     request = log.delete()
@@ -139,14 +138,3 @@ def _reset_and_stored(log: AuditLog, hook: HookStub, request: int, lineage: Line
     hook.ack(request)
     hook.ack(request, nonce=log.nonce(request))
     return bundle(log, request)
-
-
-def _with_host_memory(hook: HookStub, inventory: Inventory) -> Opened:
-    opened = hook.opening(inventory=inventory)
-    (gpu,) = opened.holders
-    cpu = HolderDeclared(name="cpu", tier=Tier.CPU, groups=gpu.groups, inventory=inventory)
-    return opened.model_copy(update={"holders": (gpu, cpu)})
-
-
-def _profiles() -> dict[str, list[DomainEvent]]:
-    return {domain: [declared()] for domain in DOMAINS}

@@ -224,6 +224,7 @@ class HookStub:
         durable_id: str | None = None,
         connectors: tuple[str, ...] = (),
         admission_known: bool = True,
+        second_tier: bool = False,
     ) -> Opened:
         group = Group(index=0, kind=GroupKind.FULL, block_tokens=16)
         holders = [HolderDeclared(name="gpu", tier=Tier.GPU, groups=(group,), inventory=inventory)]
@@ -233,6 +234,8 @@ class HookStub:
                     name="disk", tier=Tier.DISK, durable_id=durable_id, groups=(group,), inventory=inventory
                 )
             )
+        if second_tier:
+            holders.append(HolderDeclared(name="cpu", tier=Tier.CPU, groups=(group,), inventory=inventory))
         return Opened(
             engine_life=self.life,
             engine="test",

@@ -6,7 +6,7 @@ import random
 
 from events.chain import transfer_digest
 from events.identity import profile_digest
-from events.ids import CopyState, EvictReason, Inventory, Role, Tier
+from events.ids import CopyState, EvictReason, Inventory, Lineage, Role, Tier
 from events.model.control import (
     DomainAdmitted,
     DomainScope,
@@ -102,7 +102,7 @@ class Story:
         durable = "store" if self.wrong(0.2) else None
         connectors = ("lmcache",) if self.wrong(0.2) else ()
         inventory = Inventory.PARTIAL if self.wrong(0.2) else Inventory.EMPTY
-        hook.open(durable_id=durable, connectors=connectors, inventory=inventory)
+        hook.open(durable_id=durable, connectors=connectors, inventory=inventory, second_tier=self.wrong(0.2))
 
     def step(self) -> None:
         hook = self.rng.choice(self.log.hooks)
@@ -123,7 +123,10 @@ class Story:
     def store(self, hook: HookStub) -> None:
         admitted = self.rng.choice(["now", "now", "now", None, self.rng.randrange(12)])
         parent = block(self.domain(), self.rng.randrange(8)) if self.wrong(0.5) else None
-        hook.store(self.domain(), *self.names(), admitted=admitted, parent=parent)
+        lineage = Lineage.ONLOAD if self.wrong(0.2) else Lineage.PREFILL
+        holder = "disk" if self.wrong(0.2) else "gpu"
+        names = self.names()
+        hook.store(self.domain(), *names, admitted=admitted, parent=parent, lineage=lineage, holder=holder)
 
     def remove(self, hook: HookStub) -> None:
         domain = self.domain()
@@ -135,7 +138,8 @@ class Story:
 
     def snapshot(self, hook: HookStub) -> None:
         inventory = self.rng.choice([Inventory.KNOWN, Inventory.KNOWN, Inventory.PARTIAL])
-        hook.snapshot(inventory=inventory, state=self.rng.choice([CopyState.COMMITTED, CopyState.UNCERTAIN]))
+        state = self.rng.choice([CopyState.COMMITTED, CopyState.UNCERTAIN])
+        hook.snapshot(inventory=inventory, state=state, source="pool" if self.wrong() else None)
 
     def transfer(self, hook: HookStub) -> None:
         mine = [one for one in self.started if one[0] is hook]
@@ -203,7 +207,9 @@ class Story:
         same = self.rng.random() < 0.6
         again = self.log.hook(hook.worker, life=hook.life if same else f"{hook.life}-next")
         if self.rng.random() < 0.9:
-            again.open(inventory=Inventory.PARTIAL if same else Inventory.EMPTY)
+            connectors = ("lmcache",) if self.wrong(0.3) else ()
+            inventory = Inventory.PARTIAL if same else Inventory.EMPTY
+            again.open(inventory=inventory, connectors=connectors, second_tier=self.wrong(0.3))
             if same and self.rng.random() < 0.7:
                 again.held = hook.held
                 again.snapshot()
@@ -283,9 +289,11 @@ class Story:
         hook.write(Orphans(holder="gpu", orphans=self.rng.randrange(2), unassigned=self.rng.randrange(2)))
 
     def forge(self, hook: HookStub) -> None:
-        """A foreign signature, a stream that nobody registered, or a chain that doesn't fit."""
-        how = self.rng.randrange(4)
-        if how == 0:
+        """A foreign signature, a stream that nobody registered, a chain that doesn't fit, an order written again."""
+        how = self.rng.randrange(5)
+        if how == 4:
+            self.log.control.records.append(self.rng.choice(self.log.control.records))
+        elif how == 0:
             hook.store(self.domain(), 3, signed=True, signer=Signer.from_seed(bytes(32)))
         elif how == 1:
             hook.store(self.domain(), 3, prev=bytes(32))

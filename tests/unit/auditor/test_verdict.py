@@ -28,6 +28,8 @@ def test_nothing_done_yet_is_pending_with_the_holders_that_owe() -> None:
         f"w10/0/{fleet.b.epoch}",
     }
     assert verdict.conditions["P9"] == "not_evaluated"
+    looked_at_at_the_ack = [verdict.conditions[name] for name in ("P3", "P4")]
+    assert looked_at_at_the_ack == ["not_evaluated"] * 2
 
 
 def test_acks_without_a_nonce_are_pending() -> None:
