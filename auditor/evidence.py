@@ -179,6 +179,8 @@ class Evidence:
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
         self.bound: frozenset[bytes] | None = None
+        self._tops = scoped_ids(request.scope)
+        self._unnamed: tuple[frozenset[bytes] | None, frozenset[bytes]] = (None, frozenset())
         self.scope_domains = self.domains()
         self._verify = verify
         self._new_seen = new_seen
@@ -201,12 +203,14 @@ class Evidence:
     @property
     def unnamed(self) -> frozenset[bytes]:
         """Leaves of the subject that the request doesn't name: they were bound too late for it."""
-        return (self.bound or frozenset()) - scoped_ids(self.request.scope)
+        if self._unnamed[0] is not self.bound:
+            self._unnamed = self.bound, (self.bound or frozenset()) - self._tops
+        return self._unnamed[1]
 
     def covers(self, domain: str, block: bytes, profile: str | None) -> Covered:
         """Whether a block of a domain in scope is in scope."""
         lineage = self.lineages.get(domain, NOBODYS)
-        return covers(self.request.scope, domain, lineage, block, profile, self.unnamed)
+        return covers(self.request.scope, domain, lineage, block, profile, self._tops, self.unnamed)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
