@@ -7,7 +7,6 @@ rests on it: a bad one is named and takes nothing else away.
 
 from __future__ import annotations
 
-import http.client
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from rfc3161_client import (
     decode_timestamp_response,
 )
 
+from auditor.exchange import NoAnswerError, post
 from auditor.proof import StampStated
 from events.chain import sha256
 from events.errors import KvledgerError
@@ -61,21 +61,14 @@ def ask(url: str, text: str, authority: Authority, timeout_s: float) -> bytes:
 
 def _exchange(url: str, query: bytes, timeout_s: float) -> bytes:
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("POST", path, query, {"Content-Type": QUERY, "Accept": REPLY})
-        answer = connection.getresponse()
-        raw = answer.read(MAX_STAMP_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise StampError(
-            f"the time-stamping authority at {url} doesn't answer ({type(error).__name__})"
-        ) from error
-    finally:
-        connection.close()
-    if answer.status != 200 or len(raw) > MAX_STAMP_BYTES:
-        raise StampError(f"the time-stamping authority at {url} answers {answer.status}, {len(raw)} bytes")
+        headers = {"Content-Type": QUERY, "Accept": REPLY}
+        status, raw, _ = post(parts, path, query, headers, timeout_s, MAX_STAMP_BYTES + 1)
+    except NoAnswerError as error:
+        raise StampError(f"the time-stamping authority at {url} doesn't answer ({error})") from error
+    if status != 200 or len(raw) > MAX_STAMP_BYTES:
+        raise StampError(f"the time-stamping authority at {url} answers {status}, {len(raw)} bytes")
     return raw
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from auditor.checkpoint import MAX_SIZE, Note, NoteError, NoteKey, NoteSignature, parse_head, parse_signatures
+from auditor.exchange import NoAnswerError, post
 from auditor.witness import SIZE_TYPE, AddCheckpoint
 from events.errors import KvledgerError
 
@@ -69,19 +69,12 @@ def _exchange(
     except ValueError as error:
         raise WitnessError(f"{witness.key.name}: {error}") from error
     parts = urlsplit(witness.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    path = f"{parts.path.rstrip('/')}/add-checkpoint"
     try:
-        connection.request("POST", f"{parts.path.rstrip('/')}/add-checkpoint", body)
-        answer = connection.getresponse()
-        raw = answer.read(MAX_ANSWER_BYTES)
-        return answer.status, raw.decode(errors="replace"), answer.headers.get_content_type()
-    except (OSError, http.client.HTTPException) as error:
-        raise WitnessError(
-            f"{witness.key.name} at {witness.url} doesn't answer ({type(error).__name__})"
-        ) from error
-    finally:
-        connection.close()
+        status, raw, kind = post(parts, path, body, {}, timeout_s, MAX_ANSWER_BYTES)
+    except NoAnswerError as error:
+        raise WitnessError(f"{witness.key.name} at {witness.url} doesn't answer ({error})") from error
+    return status, raw.decode(errors="replace"), kind
 
 
 def _size(text: str) -> int:

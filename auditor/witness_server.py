@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
             self._answer(411, "give the body's length\n", last=True)
-        elif int(length) > MAX_REQUEST_BYTES:
+        elif len(length) > 9 or int(length) > MAX_REQUEST_BYTES:
             self._answer(413, "the body is too long\n", last=True)
         else:
             body = self.rfile.read(int(length))

@@ -1513,6 +1513,7 @@ class Trial:
         self.strangers: set[tuple[str, int, str]] = set()
         self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.torn: dict[str, set[bytes]] = defaultdict(set)
+        self.answers: dict[str, dict[bytes, bool | None]] = defaultdict(dict)
         self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
         self.put_in: dict[tuple[str, str | None], int] = defaultdict(lambda: -1)
         self.shredded: dict[str, str] = {}
@@ -1706,6 +1707,8 @@ class Trial:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
             for block, parent in links:
+                if self.parents[domain].get(block) != parent:
+                    self.answers[domain].clear()
                 if self.parents[domain].setdefault(block, parent) != parent:
                     self.torn[domain].add(block)
 
@@ -1953,19 +1956,24 @@ class Trial:
         if self.everywhere:
             wanted = (self.scope["profile"], *(self.scope["others"] or ()))
             return None if profile is None else profile in {digest.hex() for digest in wanted}
-        too_late = (self.bound or set()) - self.named
-        passed: set[bytes] = set()
-        late = False
-        while block not in self.named:
-            late = late or block in too_late
-            if block == ROOT:
-                return None if late else False
-            parent = self.parents[domain].get(block)
-            if parent is None or block in self.torn[domain] or block in passed:
-                return None
-            passed.add(block)
-            block = parent
-        return True
+        walked: list[bytes] = []
+        answers, at = self.answers[domain], block
+        while at not in answers:
+            answers[at] = None  # until it is known; what leads back to itself can't be told
+            walked.append(at)
+            if at in self.named:
+                answers[at] = True
+            elif at == ROOT:
+                answers[at] = False
+            elif at in self.parents[domain] and at not in self.torn[domain]:
+                at = self.parents[domain][at]
+        found = answers[at]
+        for one in reversed(walked):
+            if one not in self.named and one != ROOT:
+                if found is False and self.bound is not None and one in self.bound:
+                    found = None
+                answers[one] = found
+        return answers[block]
 
     def add(self, condition: str, reason: str, subject: str, waits: bool = False) -> None:
         self.reasons.add((condition, reason, subject, waits))

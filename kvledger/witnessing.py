@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from auditor.anchoring import PolicyError, WitnessPolicy, make_policy
 from auditor.checkpoint import Note, NoteSignature
@@ -72,16 +72,23 @@ def load_witnesses(home: Path) -> Witnesses:
     try:
         listing = _Listing.model_validate_json(path.read_text())
         policy = make_policy([one.key for one in listing.witnesses], listing.quorum)
-    except (OSError, ValidationError, PolicyError) as error:
+    except (OSError, ValueError, PolicyError) as error:
         detail = str(error) if isinstance(error, PolicyError) else type(error).__name__
         raise _unusable(path, detail) from error
     addresses = []
     for one, key in zip(listing.witnesses, policy.keys, strict=True):
-        parts = urlsplit(one.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(one.url):
             raise _unusable(path, f"{one.url!r} is no http:// or https:// address")
         addresses.append(WitnessAddress(one.url, key))
     return Witnesses(policy, tuple(addresses))
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _unusable(path: Path, detail: str) -> CommandError:

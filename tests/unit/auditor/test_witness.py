@@ -269,3 +269,40 @@ def test_a_server_that_is_full_closes_and_goes_on(tmp_path: Path) -> None:
                 assert ask_witness(at, checkpoint(3), 0, prove(3), 10)
                 return
         pytest.fail("it takes no connection any more")
+
+
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n"])
+def test_a_witness_that_answers_byte_by_byte_is_left(beginning: bytes) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    stop = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(beginning)
+            while not stop.wait(0.05):
+                connection.sendall(b"x")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    address = WitnessAddress(f"http://127.0.0.1:{listener.getsockname()[1]}", WITNESS_KEY)
+    began = time.monotonic()
+    with pytest.raises(WitnessError):
+        ask_witness(address, checkpoint(3), 0, prove(3), 0.5)
+    assert time.monotonic() - began < 5
+    stop.set()
+    thread.join(5)
+    listener.close()
+
+
+def test_a_length_of_thousands_of_digits_is_too_long(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path) as address:
+        host, port = address.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(
+                b"POST /add-checkpoint HTTP/1.1\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n"
+            )
+            assert connection.recv(1_000).startswith(b"HTTP/1.1 413")
+    assert "Traceback" not in capfd.readouterr().err

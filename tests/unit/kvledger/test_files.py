@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import resource
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from auditor.archive.failure import ArchiveError
+from auditor.archive.store import FsspecStore
 from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import ensure_domain_secret, load_ring
 from kvledger.whole_file import write_whole
@@ -36,6 +39,21 @@ def test_a_file_for_which_there_is_no_room_is_as_it_was(tmp_path: Path, before: 
     assert process.exitcode == 0
     assert [one.name for one in tmp_path.iterdir()] == ([] if before is None else [path.name])
     assert before is None or path.read_bytes() == before
+
+
+def _no_room_in_the_archive(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+    with pytest.raises(ArchiveError, match="archive_unavailable"):
+        FsspecStore(str(folder)).put("log/manifest.json", io.BytesIO(b"x" * 100_000))
+
+
+def test_an_archive_for_which_there_is_no_room_is_as_it_was(tmp_path: Path) -> None:
+    FsspecStore(str(tmp_path)).put("log/manifest.json", io.BytesIO(b"the last one"))
+    process = CONTEXT.Process(target=_no_room_in_the_archive, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert [one.read_bytes() for one in (tmp_path / "log").iterdir()] == [b"the last one"]
 
 
 def test_a_pipe_is_written_to_and_a_link_leads_to_its_file(tmp_path: Path) -> None:
