@@ -97,6 +97,20 @@ class Content:
     def take(self, alias: bytes, event: DomainEvent, seq: int, installed: int, landed: list[Landing]) -> None:
         """Folds one fact of a domain; appends to `landed` what came in by it."""
         match event:
+            case BlockStored():
+                place = Place(event.holder, event.group, alias)
+                if not self._declared(place, event.profile):
+                    return
+                self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
+            case BlockEvicted():
+                place = Place(event.holder, event.group, alias)
+                if event.certain:
+                    expires = event.reason is EvictReason.EXPIRED
+                    expired = self._under_way(place, event.ids) if expires else set()
+                    self.tables.drop(place, event.ids)
+                    self._expire_transfers(place, expired)
+                else:
+                    self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case ProfileDeclared():
                 self.profiles[alias, event.profile] = profile_digest(event.content)
                 self.declarations[alias, event.profile] = event
@@ -107,11 +121,6 @@ class Content:
                 for place, table in self.tables.places.items():
                     if place.alias == alias:
                         self.tables.drop(place, [b for b, c in table.items() if c.number == event.profile])
-            case BlockStored():
-                place = Place(event.holder, event.group, alias)
-                if not self._declared(place, event.profile):
-                    return
-                self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
             case TransferStarted():
                 place = Place(event.holder, event.group, alias)
                 if not self._declared(place, event.profile):
@@ -139,15 +148,6 @@ class Content:
                 transfer = self.transfers.pop(event.transfer, None)
                 if transfer is not None:
                     self.tables.drop(transfer.place, self._landing(transfer.place, event.transfer))
-            case BlockEvicted():
-                place = Place(event.holder, event.group, alias)
-                if event.certain:
-                    expired = self._under_way(place, event.ids)
-                    self.tables.drop(place, event.ids)
-                    if event.reason is EvictReason.EXPIRED:
-                        self._expire_transfers(place, expired)
-                else:
-                    self.tables.restate(place, event.ids, CopyState.UNCERTAIN)
             case BlockInvalidated():
                 place = Place(event.holder, event.group, alias)
                 self.tables.drop(place, event.ids)

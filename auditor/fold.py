@@ -165,10 +165,7 @@ class StreamFold:
             self._stream_event(event, seq, installed)
         for alias, events in record.parts.items():
             for domain_event in events:
-                if (
-                    isinstance(domain_event, TransferCommitted)
-                    and domain_event.transfer not in self.transfers
-                ):
+                if type(domain_event) is TransferCommitted and domain_event.transfer not in self.transfers:
                     self._unknown_landing(domain_event.transfer, seq)
                 self.brought = self.brought or _brings(domain_event)
                 self.content.take(alias, domain_event, seq, installed, landed)
@@ -180,7 +177,7 @@ class StreamFold:
                 self._end_snapshot(event)
         for alias, events in record.parts.items():
             for domain_event in events:
-                if isinstance(domain_event, Statement):
+                if type(domain_event) is Statement:
                     self._compare(alias, domain_event, seq)
         return landed
 

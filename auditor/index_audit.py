@@ -17,7 +17,11 @@ from typing import Any
 import asyncpg
 
 from auditor import row_sql
-from auditor.log import PartitionReader
+from auditor.archive.failure import ArchiveError
+from auditor.archive.log_archive import LogArchive
+from auditor.archive.reader import ArchivedReader
+from auditor.log import EventsReader, PartitionReader, read_audit
+from auditor.main_log import MainLog
 from auditor.row_compare import Names, RowComparison
 from auditor.row_control import AuditRows, ControlRows, QuotaRows
 from auditor.row_finding import Finding, FindingKind, Findings, LogPlace
@@ -89,7 +93,8 @@ class _Seen:
 
 class IndexAudit:
     """`open` it, then one `round` after another; `close` it. `names` tells domains from aliases, as far as keys are
-    here; `only` limits it to some partitions of kv.events, which bounds its memory to their copies.
+    here; `only` limits it to some partitions of kv.events, which bounds its memory to their copies. `archive` gives a
+    log's archive, where what Kafka has dropped is read.
     """
 
     def __init__(
@@ -101,13 +106,15 @@ class IndexAudit:
         monotonic_s: Callable[[], float],
         names: Names | None = None,
         only: Iterable[int] = (),
+        archive: Callable[[str], LogArchive] | None = None,
         timeout_s: float = 20.0,
     ) -> None:
         self._dsn, self._kafka, self._verify = dsn, connection, verify
         self._monotonic_s = monotonic_s
         self._names, self._only, self._timeout_s = names, frozenset(only), timeout_s
         self._looking = KafkaPartitionLog(connection, timeout_s)
-        self._readers: dict[Topic, PartitionReader] = {}
+        self._archive = archive
+        self._readers: dict[Topic, EventsReader] = {}
         self._torn = False
         self._reset()
 
@@ -120,7 +127,7 @@ class IndexAudit:
 
     async def open(self) -> str:
         """Connects to the log and reads kv.control; the log's id, empty if nobody has begun it. Raises
-        LogUnavailableError."""
+        LogUnavailableError, and ArchiveError if there is an archive that can't be used or is damaged."""
         for topic, watched in ((CONTROL, True), (EVENTS, True), (AUDIT, False), (QUOTA, False)):
             self._readers[topic] = PartitionReader(
                 self._kafka,
@@ -137,13 +144,28 @@ class IndexAudit:
             beyond = sorted(number for number in self._only if number >= partitions)
             if beyond:
                 raise UnknownPartitionError(f"there is no partition {beyond[0]}: kv.events has {partitions}")
+            if self._archive is not None:
+                events = self._readers[EVENTS] = await self._prepended(events, self._archive(log))
             await events.start(partitions)
             self._partitions = {
                 number: PartitionRows(number, start, next_offset=start)
                 for number, start in events.starts.items()
                 if not self._only or number in self._only
             }
+            if isinstance(events, ArchivedReader) and events.problems:
+                raise ArchiveError("archive_unverified", events.problems[0])
         return log
+
+    async def _prepended(self, events: EventsReader, archive: LogArchive) -> ArchivedReader:
+        """kv.events with the archive before it, verified against kv.audit."""
+        main, reader = MainLog(self._ahead.fold), ArchivedReader(events)
+
+        def fold(record: RawRecord) -> None:
+            main.take(record.value)
+
+        await read_audit(self._kafka, fold, self._timeout_s)
+        reader.prepend(archive, main, {})
+        return reader
 
     async def close(self) -> None:
         """Idempotent; it can be opened again, and then begins at the log's start."""
@@ -372,7 +394,8 @@ class IndexAudit:
             return
         stood, digest = self._stood(topic, number)
         name = "control_hash" if topic is CONTROL else "last_record_sha256"
-        if stood == offset and row[name] and bytes(row[name]) != digest:
+        # Without a digest the log holds nothing of what is before that position.
+        if stood == offset and digest and row[name] and bytes(row[name]) != digest:
             add(f"next_offset={offset} {name}={row[name].hex()}", f"{name}={digest.hex()}")
 
     def _stood(self, topic: Topic, number: int) -> tuple[int, bytes]:

@@ -9,12 +9,13 @@ from functools import partial
 from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.fold_state import Resumed
-from auditor.log import AuditedLog, frontier
+from auditor.log import AuditReader, frontier
 from auditor.record import read_record
 from auditor.registry import ControlFold, RequestRead
 from auditor.seen import SeenHashes
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
 from auditor.verdict import judge, wants_nonce
+from events.chain import sha256, split_lines
 from events.errors import KvledgerError
 from events.ids import VerdictKind
 from events.kafka.connection import LogUnavailableError, RawRecord
@@ -57,7 +58,7 @@ class LiveAudit:
 
     def __init__(
         self,
-        log: AuditedLog,
+        log: AuditReader,
         keys: Mapping[str, bytes],
         verify: Verify,
         *,
@@ -91,8 +92,9 @@ class LiveAudit:
         await self.log.read_control(self._take_control)
         return self.registry.requests
 
-    async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonce) -> list[Verdict]:
-        """Verdicts on the given requests as of one frontier. Writes at most one nonce for each. Raises
+    async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonce | None) -> list[Verdict]:
+        """Verdicts on the given requests as of one frontier. Writes at most one nonce for each; without `ask` none,
+        and waits for nothing. Raises
         UnknownRequestError, LogUnavailableError. A log that no longer holds what was read, because its newest
         records were cut off and others written, is read again from its start."""
         self._must_know(numbers)
@@ -108,6 +110,8 @@ class LiveAudit:
                 await self._anew(numbers)
                 continue
             verdicts = [judge(self.evidence[number], self.frontier) for number in numbers]
+            if ask is None:
+                return verdicts
             due = [n for n in numbers if n not in asked and wants_nonce(self.evidence[n])]
             for number in due:
                 asked.add(number)
@@ -182,9 +186,9 @@ class LiveAudit:
         assert self.watch is not None, "attach first"
         return self.watch.settle({(one.topic, one.partition): one.offset for one in self.frontier})
 
-    def _watch(self, topic: str, record: RawRecord) -> bytes:
+    def _watch(self, topic: str, record: RawRecord, header_sha256: bytes | None = None) -> bytes:
         """The record's leaf hash; where segments are attached it is compared with theirs."""
-        leaf = raw_leaf(record.offset, record.value, record.signature)
+        leaf = raw_leaf(record.offset, record.value, record.signature, header_sha256)
         if self.watch is not None:
             self.watch.take((topic, record.partition), record.offset, leaf)
         return leaf
@@ -246,11 +250,13 @@ class LiveAudit:
             if self._expected.get(partition) == (offset, leaf):
                 del self._expected[partition]
             return
-        self.last[partition] = offset, self._watch(EVENTS.name, record)
+        value, signature = record.value, record.signature
+        header_sha256 = sha256(split_lines(value)[0])
+        self.last[partition] = offset, self._watch(EVENTS.name, record, header_sha256)
         for number, evidence in self.evidence.items():
             if self._from and offset < self._from[number][partition]:
                 continue
-            evidence.feed(read_record(partition, offset, record.value, record.signature, evidence.wanted))
+            evidence.feed(read_record(partition, offset, value, signature, evidence.wanted, header_sha256))
 
     async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
         """Reads kv.events once more up to the frontier of the last round, for a bundle. Raises

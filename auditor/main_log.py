@@ -19,7 +19,7 @@ from auditor.tree import EMPTY_ROOT, Tree, consistency_ranges
 from events.codec import decode_audit
 from events.errors import DecodeError
 from events.ids import KeyId, Role
-from events.model.audit import AuditStatement, CheckpointSigned, Segment, SegmentsSealed
+from events.model.audit import AuditStatement, CheckpointSigned, Segment, SegmentsSealed, SubjectsSealed
 from events.signing import Signer
 
 _STATEMENT: TypeAdapter[AuditStatement] = TypeAdapter(AuditStatement)
@@ -51,6 +51,8 @@ class MainLog:
     ends: dict[Partition, int] = field(default_factory=dict)
     checkpoints: dict[int, Note] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    subjects: dict[int, tuple[Segment, bytes]] = field(default_factory=dict)
+    """kv.subjects as it was sealed at a size, with the record of kv.audit that says so."""
     _tree: Tree = field(default_factory=Tree)
 
     @property
@@ -72,6 +74,8 @@ class MainLog:
             return False
         if isinstance(statement, SegmentsSealed):
             return self._extend(statement)
+        if isinstance(statement, SubjectsSealed):
+            return self.subjects.setdefault(statement.main_size, (statement.segment, value))[1] is value
         return isinstance(statement, CheckpointSigned) and self._checkpoint(statement)
 
     def _extend(self, sealed: SegmentsSealed) -> bool:
@@ -85,11 +89,8 @@ class MainLog:
             ):
                 return False
             ends[where] = segment.next
-        self.ends = ends
         for segment in sealed.segments:
-            self.segments.append(segment)
-            self.leaves.append(segment_leaf(segment))
-            self._tree.append(self.leaves[-1])
+            self._append(segment)
         self.roots[self.size] = self._tree.root()
         return True
 
@@ -111,6 +112,20 @@ class MainLog:
         else:
             self.checkpoints[head.size] = known.with_signatures(note.signatures)
         return True
+
+    def restore(self, segments: Iterable[Segment], note: Note) -> None:
+        """Makes these the leaves of an empty main log and `note` the checkpoint over them: an archive's, whose tree
+        and signature the caller has checked."""
+        for segment in segments:
+            self._append(segment)
+        self.roots[self.size] = self._tree.root()
+        self.checkpoints[self.size] = note
+
+    def _append(self, segment: Segment) -> None:
+        self.ends[segment.topic, segment.partition] = segment.next
+        self.segments.append(segment)
+        self.leaves.append(segment_leaf(segment))
+        self._tree.append(self.leaves[-1])
 
     def head(self) -> Note | None:
         """The checkpoint over all leaves under a living auditor's key, with what witnesses added; None if nobody

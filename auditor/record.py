@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,6 +19,10 @@ from events.ids import StreamKey
 from events.model.batch import Header
 from events.model.part import DomainEvent, DomainPart, StreamEvent, StreamPart
 from events.topic import MAX_RECORD_BYTES
+
+_NO_EVENTS = b'{"events":[]}'
+_NO_EVENTS_SHA256 = sha256(_NO_EVENTS)
+"""Part 0 of most records."""
 
 Wanted = Callable[[Header], Container[bytes] | None]
 """Header -> the aliases whose parts are in scope; None for «every part»."""
@@ -33,9 +38,8 @@ class WithheldPartError(KvledgerError):
         self.part = part
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRecord:
-    """`parts` holds in-scope parts only, by alias; `aliases` names every part of the record."""
+class StreamRecord(NamedTuple):
+    """`parts` holds in-scope parts only, by alias; `header.parts` names every part of the record."""
 
     partition: int
     offset: int
@@ -45,10 +49,7 @@ class StreamRecord:
     signature: bytes | None
     stream_events: tuple[StreamEvent, ...]
     parts: Mapping[bytes, tuple[DomainEvent, ...]]
-
-    @property
-    def stream(self) -> StreamKey:
-        return self.header.stream
+    stream: StreamKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,20 @@ class UnreadableRecord:
 
 
 def read_record(
-    partition: int, offset: int, value: bytes, signature: bytes | None, wanted: Wanted
+    partition: int,
+    offset: int,
+    value: bytes,
+    signature: bytes | None,
+    wanted: Wanted,
+    header_sha256: bytes | None = None,
 ) -> StreamRecord | UnreadableRecord:
-    """The view of one raw record; never raises, whatever the bytes."""
-    lines = value.split(b"\n")
+    """The view of one raw record, whose header line's SHA-256 may be known already; never raises, whatever the
+    bytes."""
+    line, *bodies = value.split(b"\n")
     if len(value) > MAX_RECORD_BYTES * 2:
-        return UnreadableRecord(partition, offset, None, None, sha256(lines[0]), "oversize")
-    return assemble(partition, offset, lines[0], signature, dict(enumerate(lines[1:])), wanted)
+        return UnreadableRecord(partition, offset, None, None, header_sha256 or sha256(line), "oversize")
+    shown = dict(enumerate(bodies))
+    return assemble(partition, offset, line, signature, shown, wanted, header_sha256=header_sha256)
 
 
 def assemble(
@@ -82,13 +90,14 @@ def assemble(
     wanted: Wanted,
     *,
     whole: bool = True,
+    header_sha256: bytes | None = None,
 ) -> StreamRecord | UnreadableRecord:
     """The view from a header line and some of its parts by index.
 
     With `whole` the bodies are all that the record has, and a wrong number is a fault of the record.
     Without, raises WithheldPartError if part 0 or a part in scope is missing.
     """
-    line_sha256 = sha256(header_line)
+    line_sha256 = header_sha256 or sha256(header_line)
 
     def unreadable(reason: str, stream: StreamKey | None, seq: int | None) -> UnreadableRecord:
         return UnreadableRecord(partition, offset, stream, seq, line_sha256, reason)
@@ -108,17 +117,20 @@ def assemble(
         body = bodies.get(index)
         if body is None:
             raise WithheldPartError(header.stream, header.seq, index)
-        if sha256(body) != ref.sha256:
+        empty = body == _NO_EVENTS
+        if (_NO_EVENTS_SHA256 if empty else sha256(body)) != ref.sha256:
             return unreadable("part_hash", header.stream, header.seq)
         try:
             if ref.alias is None:
-                stream_events = StreamPart.model_validate_json(body).events
+                stream_events = () if empty else StreamPart.read(body).events
                 count = len(stream_events)
             else:
-                parts[ref.alias] = DomainPart.model_validate_json(body).events
+                parts[ref.alias] = DomainPart.read(body).events
                 count = len(parts[ref.alias])
         except ValidationError:
             return unreadable("malformed", header.stream, header.seq)
         if count != ref.events:
             return unreadable("part_count", header.stream, header.seq)
-    return StreamRecord(partition, offset, header, header_line, line_sha256, signature, stream_events, parts)
+    return StreamRecord(
+        partition, offset, header, header_line, line_sha256, signature, stream_events, parts, header.stream
+    )

@@ -22,9 +22,10 @@ class Place(NamedTuple):
     alias: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HeldCopy:
-    """What is known of a copy; one object stands for all that an event brought in. `provenance` None is unknown;
+    """What is known of a copy; one object stands for all that an event brought in, so nobody changes one (freezing it
+    would make its making three times as dear). `provenance` None is unknown;
     `doubted` says that a younger one than was known before is claimed, by somebody who could not have watched the
     copy all the time. `seq` and `installed` are of the record that stored it first: its number, and the newest order
     the hook had installed then."""

@@ -22,7 +22,7 @@ REMEMBERED_ENDS = 65_536
 """Of one stream: copies that ended, remembered with the record that ended them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowCopy(HeldCopy):
     """`since` is the offset of the record that stored it, `touched` of the last one that changed anything."""
 

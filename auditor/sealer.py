@@ -10,7 +10,14 @@ from auditor.main_log import MainLog, split
 from auditor.registry import ControlFold
 from events.codec import dump
 from events.kafka.connection import KafkaConnection, RawRecord
-from events.model.audit import MAX_SEGMENTS, AuditRecord, AuditStatement, CheckpointSigned, Segment
+from events.model.audit import (
+    MAX_SEGMENTS,
+    AuditRecord,
+    AuditStatement,
+    CheckpointSigned,
+    Segment,
+    SubjectsSealed,
+)
 from events.signing import Signer
 from events.topic import AUDIT
 
@@ -69,6 +76,11 @@ class Sealer:
         """Writes a checkpoint with all its signatures. Raises LogUnavailableError."""
         log = self.main.registry.log
         await self._say(CheckpointSigned(log=log, note=note.to_bytes().decode()))
+
+    async def seal_subjects(self, segment: Segment) -> None:
+        """Says that this is all of kv.subjects, for the main log's size as it is. Raises LogUnavailableError."""
+        log = self.main.registry.log
+        await self._say(SubjectsSealed(log=log, main_size=self.main.size, segment=segment))
 
     async def stop(self) -> None:
         """Idempotent."""

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from auditor.tree import Tree, leaf_hash
 from events.chain import sha256, split_lines
 from events.model.audit import Segment
+from events.topic import SUBJECTS
+
+if TYPE_CHECKING:
+    from events.kafka.connection import RawRecord
 
 SEGMENT_RECORDS = 16_384
 """A segment is closed at this many records, or where the reader stops."""
+
+_UNSIGNED = sha256(b"")
 
 Partition = tuple[str, int]
 """Plain topic name and partition."""
@@ -26,10 +33,11 @@ def record_leaf(offset: int, head_sha256: bytes, rest_sha256: bytes, signature_s
     return leaf_hash(offset.to_bytes(8, "big") + head_sha256 + rest_sha256 + signature_sha256)
 
 
-def raw_leaf(offset: int, value: bytes, signature: bytes | None) -> bytes:
-    """Leaf hash of one record from its bytes."""
+def raw_leaf(offset: int, value: bytes, signature: bytes | None, header_sha256: bytes | None = None) -> bytes:
+    """Leaf hash of one record from its bytes; `header_sha256` if its header line's digest is known already."""
     head, rest = split_lines(value)
-    return record_leaf(offset, sha256(head), sha256(rest), sha256(signature or b""))
+    signed = sha256(signature) if signature else _UNSIGNED
+    return record_leaf(offset, header_sha256 or sha256(head), sha256(rest), signed)
 
 
 def segment_leaf(segment: Segment) -> bytes:
@@ -138,6 +146,30 @@ class Settled:
     problems: list[str] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)
     new: list[Segment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SubjectsWatch:
+    """Takes kv.subjects in whole, in offset order; `segment` is all of it."""
+
+    _tree: Tree = field(default_factory=Tree)
+    _first: int | None = None
+    _next: int = 0
+
+    def take(self, record: RawRecord) -> None:
+        self._first = record.offset if self._first is None else self._first
+        self._next = record.offset + 1
+        self._tree.append(raw_leaf(record.offset, record.value, record.signature))
+
+    def segment(self) -> Segment:
+        return Segment(
+            topic=SUBJECTS.name,
+            partition=0,
+            first=self._first or 0,
+            next=self._next,
+            records=self._tree.size,
+            root=self._tree.root(),
+        )
 
 
 class LogWatch:

@@ -19,13 +19,13 @@ from events.ids import Role, StreamKey
 from events.model.audit import AccessBatch, AuditRecord, DeadRecord, QuotaState, SubjectBound
 from events.model.batch import ControlPosition, DecodedPart, EventBatch, Header, PartRef
 from events.model.control import ControlBody, ControlHeader, ControlRecord
-from events.model.field import MAX_COUNT
+from events.model.field import MAX_COUNT, Record
 from events.model.part import DomainEvent, DomainPart, StreamEvent, StreamPart
 from events.model.signal import Pulse, Signal
 from events.topic import MAX_RECORD_BYTES
 from events.upcast import CURRENT, upcast
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Record)
 _BODY: TypeAdapter[ControlBody] = TypeAdapter(ControlBody)
 _SIGNAL: TypeAdapter[Signal] = TypeAdapter(Signal)
 
@@ -66,7 +66,7 @@ def dump(model: BaseModel) -> bytes:
 
 def _load(model: type[M], family: str, raw: bytes) -> M:
     try:
-        return model.model_validate_json(raw)
+        return model.read(raw)
     except ValidationError as error:
         document = _document(raw)
         if document is None:
@@ -175,10 +175,10 @@ def decode_batch(value: bytes) -> EventBatch:
             raise BatchDecodeError("part_hash", "", stream=header.stream, seq=header.seq)
         try:
             if ref.alias is None:
-                stream_events = StreamPart.model_validate_json(body).events
+                stream_events = StreamPart.read(body).events
                 count = len(stream_events)
             else:
-                events = DomainPart.model_validate_json(body).events
+                events = DomainPart.read(body).events
                 parts.append(DecodedPart(ref.alias, events))
                 count = len(events)
         except ValidationError as error:

@@ -20,10 +20,11 @@ from auditor.main_log import origin
 from auditor.registry import ControlFold
 from auditor.sealer import Sealer
 from auditor.seen import SpillError
-from auditor.segment import LogWatch, Partition, Settled, raw_leaf
+from auditor.segment import LogWatch, Partition, Settled, SubjectsWatch, raw_leaf
 from auditor.verdict import judge
 from events.ids import Role
 from events.kafka.connection import RawRecord
+from events.model.control import SubjectScope
 from events.signing import verify
 from events.topic import CONTROL, EVENTS
 from kvledger.audit_state import AuditStates
@@ -170,6 +171,12 @@ async def _witnessed(sealer: Sealer, witnesses: Witnesses) -> list[str]:
     return complaints
 
 
+def _asks_for_subjects(registry: ControlFold) -> bool:
+    """Whether a verdict on any request rests on kv.subjects."""
+    scopes = [request.scope for request in registry.requests.values()]
+    return any(isinstance(scope, SubjectScope) and scope.pseudonym is not None for scope in scopes)
+
+
 async def make_checkpoint(settings: Settings) -> CheckpointMade:
     """Seals all records that are new since the last checkpoint, and only reads those of kv.events. kv.control is
     read and compared whole. Raises LogUnavailableError, KeyFileError, CommandError if nobody has begun the log."""
@@ -217,6 +224,10 @@ async def make_checkpoint(settings: Settings) -> CheckpointMade:
             await sealer.seal(settled.new)
             witnesses = load_witnesses(settings.home)
             complaints = await _witnessed(sealer, witnesses)
+            if main.size and main.size not in main.subjects and _asks_for_subjects(registry):
+                subjects = SubjectsWatch()
+                await log.read_subjects(subjects.take)
+                await sealer.seal_subjects(subjects.segment())
             head = main.head()
             return CheckpointMade(
                 origin=origin(registry.log),

@@ -9,10 +9,18 @@ from typing import IO, Any, cast
 
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive, digest_of
-from auditor.archive.manifest import FileKept, Manifest, SegmentKept, coverage, kept_segments, name_of
+from auditor.archive.manifest import (
+    FileKept,
+    Manifest,
+    SegmentKept,
+    SubjectsKept,
+    coverage,
+    kept_segments,
+    name_of,
+)
 from auditor.archive.table import same_tables, write_tables
 from auditor.checkpoint import Note
-from auditor.main_log import log_keys
+from auditor.main_log import MainLog, log_keys
 from auditor.registry import ControlFold
 from auditor.segment import Partition
 from events.ids import KeyId, Role
@@ -48,11 +56,36 @@ def check_archive(archive: LogArchive, trusted_key: bytes, told: Callable[[str],
             found.records += _segment(archive, one, segment, registry)
         except ArchiveError as error:
             found.problems.append(str(error))
-    _signed(manifest, note, registry, trusted_key, found)
+    if manifest.subjects is not None:
+        try:
+            found.records += _subjects(archive, manifest, manifest.subjects, registry)
+        except ArchiveError as error:
+            found.problems.append(str(error))
+    untrusted = why_untrusted(manifest, note, registry, trusted_key)
+    found.problems += [] if untrusted is None else [str(untrusted)]
     found.runs = {
         where: covered.runs for where, covered in coverage(kept_segments(manifest).values()).items()
     }
     return found
+
+
+def _subjects(archive: LogArchive, manifest: Manifest, kept: SubjectsKept, registry: ControlFold) -> int:
+    segment = sealed_subjects(manifest, registry)
+    if segment is None:
+        raise ArchiveError("archive_unverified", "no auditor sealed its kv.subjects at its checkpoint")
+    found = SegmentKept(leaf=0, newest_ms=0, raw=kept.raw, records=kept.records)
+    return _segment(archive, found, segment, registry)
+
+
+def sealed_subjects(manifest: Manifest, registry: ControlFold) -> Segment | None:
+    """kv.subjects as an auditor sealed it at the checkpoint's size; None if none did. `registry` is the fold of the
+    archived kv.control."""
+    if manifest.subjects is None:
+        return None
+    main = MainLog(registry)
+    main.take(manifest.subjects.sealed)
+    segment, _ = main.subjects.get(len(manifest.segments), (None, b""))
+    return segment if segment == manifest.subjects.segment else None
 
 
 def _segment(archive: LogArchive, kept: SegmentKept, segment: Segment, registry: ControlFold) -> int:
@@ -93,22 +126,23 @@ def _same(archive: LogArchive, segment: Segment, kind: str, made: IO[bytes]) -> 
             )
 
 
-def _signed(
-    manifest: Manifest, note: Note, registry: ControlFold, trusted_key: bytes, found: Checked
-) -> None:
-    """Whether an auditor whom the trusted key vouches for signed the checkpoint."""
+def why_untrusted(
+    manifest: Manifest, note: Note, registry: ControlFold, trusted_key: bytes
+) -> ArchiveError | None:
+    """Why no auditor whom the trusted key (the operator's, or the auditor's own) vouches for signed the checkpoint;
+    None if one did. `registry` is the fold of the archived kv.control."""
     if not registry.contiguous:
-        found.problems.append("archive_unverified: kv.control is not in it from its beginning")
-        return
+        return ArchiveError("archive_unverified", "kv.control is not in it from its beginning")
     if registry.log != manifest.log:
-        found.problems.append(f"archive_foreign: its kv.control is of log {registry.log}")
-        return
+        return ArchiveError("archive_foreign", f"its kv.control is of log {registry.log}")
     keys = log_keys(registry, revoked=False)
     if trusted_key != registry.operator_key:
         grant = registry.grants.get(KeyId(key_id(trusted_key)))
         if grant is None or Role.AUDITOR not in grant.roles:
-            found.problems.append("archive_foreign: this is neither its operator's key nor an auditor's")
-            return
+            return ArchiveError("archive_foreign", "the key given is neither its operator's nor an auditor's")
         keys = [key for key in keys if key.public_key == trusted_key]
     if not any(note.signed_by(key) for key in keys):
-        found.problems.append("archive_unverified: no auditor of this log has signed its checkpoint")
+        return ArchiveError(
+            "archive_unverified", "no auditor that the key vouches for has signed its checkpoint"
+        )
+    return None

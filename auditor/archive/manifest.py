@@ -19,7 +19,7 @@ from auditor.checkpoint import Note, NoteError, TreeHead, parse_head, parse_note
 from auditor.main_log import origin
 from auditor.segment import Partition, segment_leaf
 from auditor.tree import Tree
-from events.model.audit import Segment
+from events.model.audit import RawBytes, Segment
 from events.model.field import Count, Hex32, Name, Record
 
 MANIFEST = "manifest.json"
@@ -45,18 +45,30 @@ class SegmentKept(Record):
     events: FileKept | None = None
 
 
+class SubjectsKept(Record):
+    """kv.subjects as it was sealed at the checkpoint's size. `sealed`: the record of kv.audit that says so, under an
+    auditor's signature of its own."""
+
+    sealed: RawBytes
+    segment: Segment
+    raw: FileKept
+    records: FileKept
+
+
 class Manifest(Record):
     """`segments` are all leaves up to `note`'s size, in order, whether kept or not: with them the checkpoint can be
     checked by the archive alone."""
 
     format: Literal["kvledger archive"] = "kvledger archive"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
+    """Version 1 knew nothing of kv.subjects."""
     log: Name
     note: str
     segments: tuple[Segment, ...]
     kept: tuple[SegmentKept, ...]
     gone: tuple[Count, ...] = ()
     """Leaves that the log had dropped before they could be archived."""
+    subjects: SubjectsKept | None = None
 
 
 def folder_of(log: str) -> str:

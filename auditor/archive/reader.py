@@ -10,7 +10,7 @@ from itertools import islice
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.manifest import kept_segments, name_of
-from auditor.log import PartitionReader, Take
+from auditor.log import EventsReader, Take
 from auditor.main_log import MainLog
 from events.kafka.connection import RawRecord
 from events.model.audit import Segment
@@ -93,9 +93,9 @@ def _damage(archive: LogArchive, segment: Segment) -> str:
 
 
 class ArchivedReader:
-    """A `PartitionReader` of kv.events with an archive before it. `prepend` before `start`."""
+    """An `EventsReader` of kv.events with an archive before another one. `prepend` before `start`."""
 
-    def __init__(self, inner: PartitionReader) -> None:
+    def __init__(self, inner: EventsReader) -> None:
         self._inner = inner
         self._archive: LogArchive | None = None
         self._main: MainLog | None = None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from auditor.log import PartitionReader
 from auditor.segment import Partition
 from events.kafka.connection import KafkaConnection, RawRecord
 from events.model.audit import Segment
-from events.topic import CONTROL, EVENTS
+from events.topic import CONTROL, EVENTS, SUBJECTS
 
 
 class KafkaSource:
@@ -20,6 +19,7 @@ class KafkaSource:
             topic.name: (PartitionReader(connection, connection.topic(topic), timeout_s), count)
             for topic, count in ((CONTROL, 1), (EVENTS, partitions))
         }
+        self._subjects = PartitionReader(connection, connection.topic(SUBJECTS), timeout_s)
         self._reached: dict[str, tuple[int, int]] = {}
 
     async def start(self) -> None:
@@ -48,10 +48,24 @@ class KafkaSource:
         }
 
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
+        if segment.topic == SUBJECTS.name:
+            await self._read_subjects(segment, take)
+            return
         reader, count = self._readers[segment.topic]
         if self._reached.get(segment.topic) != (segment.partition, segment.first):
             reader.skip_to({segment.partition: segment.first})
         self._reached.pop(segment.topic, None)
         ends = dict.fromkeys(range(count), 0) | {segment.partition: segment.next}
-        await reader.read_to(ends, lambda record: take(replace(record, topic=segment.topic)))
+        await reader.read_to(ends, lambda record: take(record._replace(topic=segment.topic)))
         self._reached[segment.topic] = segment.partition, segment.next
+
+    async def _read_subjects(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
+        """The topic has grown by no more than what came since it was sealed, so it is opened for this alone."""
+        await self._subjects.start(1)
+        try:
+            ends = await self._subjects.ends()
+            await self._subjects.read_to(
+                {0: min(segment.next, ends[0])}, lambda record: take(record._replace(topic=segment.topic))
+            )
+        finally:
+            await self._subjects.stop()

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 
 from auditor.archive.failure import ArchiveError
 from auditor.segment import raw_leaf
-from events.codec import decode_batch, decode_control
+from events.codec import decode_batch, decode_control, decode_subject
 from events.errors import DecodeError
 from events.kafka.connection import RawRecord
 from events.model.batch import EventBatch
 from events.model.part import DomainEvent, SnapshotPart, StreamEvent
+from events.topic import SUBJECTS
 
 ROWS_AT_ONCE = 4_096
 BLOCKS_AT_ONCE = 262_144
@@ -130,6 +131,9 @@ def record_row(record: RawRecord) -> tuple[Row, EventBatch | None]:
         "signed": record.signature is not None,
     }
     try:
+        if record.topic == SUBJECTS.name:
+            bound = decode_subject(record.value)
+            return row | {"kind": "subject_bound", "body": bound.model_dump_json()}, None
         if record.topic.endswith("control"):
             said = decode_control(record.value)
             row |= {"kind": said.header.kind, "signer": said.header.signer, "role": said.header.role.value}

@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol, cast
 
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive, digest_of
-from auditor.archive.manifest import FileKept, Manifest, SegmentKept, file_of, name_of
+from auditor.archive.manifest import FileKept, Manifest, SegmentKept, SubjectsKept, file_of, name_of
 from auditor.archive.raw import MAGIC, is_sealed, read_records, write_record
 from auditor.archive.table import rows_in, write_tables
 from auditor.main_log import MainLog, log_keys
@@ -78,7 +78,7 @@ class ArchiveWriter:
                 kept[leaf] = found
                 if (done.added + done.adopted) % LISTED_AT_ONCE == 0:
                     await self._list(self._manifest(note, size, kept, gone))
-        done.manifest = self._manifest(note, size, kept, gone)
+        done.manifest = self._manifest(note, size, kept, gone, await self._subjects(size, before, done))
         if done.manifest != before:
             await self._list(done.manifest)
         return done
@@ -104,13 +104,33 @@ class ArchiveWriter:
                 return note.to_bytes().decode(), size
         raise ArchiveError("archive_unavailable", "nothing is sealed yet: `kvledger audit checkpoint` does")
 
-    def _manifest(self, note: str, size: int, kept: Mapping[int, SegmentKept], gone: set[int]) -> Manifest:
+    async def _subjects(self, size: int, before: Manifest | None, done: Written) -> SubjectsKept | None:
+        """kv.subjects as it was sealed at the checkpoint's size; nothing if nobody sealed it."""
+        segment, sealed = self._main.subjects.get(size, (None, b""))
+        if segment is None:
+            return None
+        if before is not None and before.subjects is not None and before.subjects.sealed == sealed:
+            return before.subjects
+        kept = await self._keep(0, segment, {}, done, known=False)
+        if kept is None:
+            return None
+        return SubjectsKept(sealed=sealed, segment=segment, raw=kept.raw, records=kept.records)
+
+    def _manifest(
+        self,
+        note: str,
+        size: int,
+        kept: Mapping[int, SegmentKept],
+        gone: set[int],
+        subjects: SubjectsKept | None = None,
+    ) -> Manifest:
         return Manifest(
             log=self._archive.log,
             note=note,
             segments=tuple(self._main.segments[:size]),
             kept=tuple(one for _, one in sorted(kept.items())),
             gone=tuple(sorted(gone - kept.keys())),
+            subjects=subjects,
         )
 
     async def _list(self, manifest: Manifest) -> None:

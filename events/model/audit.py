@@ -133,8 +133,18 @@ class CheckpointSigned(Record):
     note: Annotated[str, StringConstraints(max_length=65_536)]
 
 
+class SubjectsSealed(Record):
+    """All of kv.subjects as it stood when the main log had `main_size` leaves. It is no leaf: a bundle shows none of
+    it. Of two for one size the first counts."""
+
+    type: Literal["subjects_sealed"] = "subjects_sealed"
+    log: Name
+    main_size: Count
+    segment: Segment
+
+
 AuditStatement = Annotated[
-    Checkpoint | VerdictGiven | IndexAccepted | SegmentsSealed | CheckpointSigned,
+    Checkpoint | VerdictGiven | IndexAccepted | SegmentsSealed | CheckpointSigned | SubjectsSealed,
     Field(discriminator="type"),
 ]
 

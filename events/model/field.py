@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from collections.abc import Callable
-from typing import Annotated, Any
+from itertools import chain
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
+    PlainValidator,
     StringConstraints,
     WithJsonSchema,
 )
 
 ID_BYTES = 16
+_ONE = f"{ID_BYTES}s"
+_CHUNK = struct.Struct(_ONE * 64)
 MAX_IDS_PER_EVENT = 65_536
 """An event with more ids is split by its writer; a reader refuses it."""
 
@@ -30,18 +34,33 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    @classmethod
+    def read(cls, raw: bytes) -> Self:
+        """From JSON, as `model_validate_json` without its options. Raises pydantic's ValidationError."""
+        found: Self = cls.__pydantic_validator__.validate_json(raw)
+        return found
+
+
+def unpack_ids(packed: str) -> tuple[bytes, ...]:
+    """Ids out of one base64 string. Raises ValueError."""
+    if len(packed) > MAX_IDS_PER_EVENT * 22:
+        raise ValueError(f"more than {MAX_IDS_PER_EVENT} ids in one event")
+    try:
+        raw = binascii.a2b_base64(packed, strict_mode=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("ids are not base64") from error
+    rest = len(raw) % _CHUNK.size
+    if rest % ID_BYTES:
+        raise ValueError(f"{len(raw)} bytes are no whole number of 16-byte ids")
+    last: tuple[bytes, ...] = struct.unpack_from(_ONE * (rest // ID_BYTES), raw, len(raw) - rest)
+    if rest == len(raw):
+        return last
+    return (*chain.from_iterable(_CHUNK.iter_unpack(raw[: len(raw) - rest])), *last)
+
 
 def _unpack(value: Any) -> Any:
     if isinstance(value, str):
-        if len(value) > MAX_IDS_PER_EVENT * 22:
-            raise ValueError(f"more than {MAX_IDS_PER_EVENT} ids in one event")
-        try:
-            raw = base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError("ids are not base64") from error
-        if len(raw) % ID_BYTES:
-            raise ValueError(f"{len(raw)} bytes are no whole number of 16-byte ids")
-        return tuple(raw[at : at + ID_BYTES] for at in range(0, len(raw), ID_BYTES))
+        return unpack_ids(value)
     if isinstance(value, (tuple, list)) and all(isinstance(x, bytes) and len(x) == ID_BYTES for x in value):
         if len(value) > MAX_IDS_PER_EVENT:
             raise ValueError(f"more than {MAX_IDS_PER_EVENT} ids in one event")
@@ -75,25 +94,25 @@ def _to_hex(value: bytes) -> str:
 
 PackedIds = Annotated[
     tuple[bytes, ...],
-    BeforeValidator(_unpack),
+    PlainValidator(_unpack),
     PlainSerializer(_pack, return_type=str),
     WithJsonSchema({"type": "string", "contentEncoding": "base64", "description": "n x 16-byte ids, packed"}),
 ]
 Hex16 = Annotated[
     bytes,
-    BeforeValidator(_hex(16)),
+    PlainValidator(_hex(16)),
     PlainSerializer(_to_hex, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"}),
 ]
 Hex32 = Annotated[
     bytes,
-    BeforeValidator(_hex(32)),
+    PlainValidator(_hex(32)),
     PlainSerializer(_to_hex, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
 ]
 Hex64 = Annotated[
     bytes,
-    BeforeValidator(_hex(64)),
+    PlainValidator(_hex(64)),
     PlainSerializer(_to_hex, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{128}$"}),
 ]

@@ -17,7 +17,7 @@ from kvledger.settings import Settings, load_settings
 from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from auditor.anchoring import Anchor, WitnessPolicy
     from auditor.finding import Verdict
@@ -72,13 +72,22 @@ def run(
         bool,
         typer.Option("--incremental", help="read only what is new since the last audit with this option"),
     ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="read the archive alone, as of its end; no broker is asked")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="with --offline: the operator's or auditor's public key, hex or a file; default: our own"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Replay the log from Kafka with the auditor's own fold and judge deletion requests.
 
     When every holder has acked, asks once more with a nonce and waits for the answers. The verdict, with
     reasons and what cures them, is signed and written to kv.audit. Exit code 0 PROVEN, 1 REFUTED,
-    2 UNPROVABLE, 3 PENDING; with --all that of the worst.
+    2 UNPROVABLE, 3 PENDING; with --all that of the worst. With --offline nothing is asked or written.
 
     Example: kvledger audit run --request 12 --wait 30 --bundle proof.jsonl
     """
@@ -86,13 +95,22 @@ def run(
         raise _usage("--bundle needs the whole log, --incremental reads what is new of it")
     if every and (request is not None or bundle is not None):
         raise _usage("--all goes with neither --request nor --bundle")
+    if offline and (archive is None or incremental):
+        raise _usage("--offline needs --archive and goes without --incremental")
+    if key is not None and not offline:
+        raise _usage("--key goes with --offline")
     settings = load_settings()
     numbers = None if every else ([] if request is None else [request])
-    verdicts = asyncio.run(
-        audit_requests(
+    if offline:
+        from kvledger.command.audit_offline import audit_offline
+
+        trusted = None if key is None else public_key_of(key)
+        work = audit_offline(settings, archive or "", numbers, key=trusted, bundle=bundle)
+    else:
+        work = audit_requests(
             settings, numbers, wait_s=wait, bundle=bundle, archive=archive, incremental=incremental
         )
-    )
+    verdicts = asyncio.run(work)
     if as_json:
         documents = [verdict.model_dump(mode="json") for verdict in verdicts]
         typer.echo(json.dumps({"verdicts": documents} if every else documents[0]))
@@ -259,14 +277,7 @@ async def _audit(
     audit = LiveAudit(log, keys, holds, monotonic_s=time.monotonic, new_seen=states.new_seen)
     try:
         requests = await audit.open()
-        if numbers is None:
-            numbers = sorted(requests)
-        elif not numbers:
-            numbers = sorted(requests)[-1:]
-        if not numbers:
-            raise CommandError(
-                "the log holds no deletion request", advice="kvledger delete --help", exit_code=ExitCode.USAGE
-            )
+        numbers = chosen(numbers, requests)
         async with control_writer(settings, audit.registry.log, Role.AUDITOR) as writer:
 
             async def ask(number: int) -> int:
@@ -285,7 +296,7 @@ async def _audit(
             typer.echo(f"kvledger: {complaint}", err=True)
         sha256s = {}
         if bundle is not None:
-            sha256s[numbers[0]] = await _write_bundle(settings, audit, verdicts[0], anchor, bundle)
+            sha256s[numbers[0]] = await write_bundle(settings, audit, verdicts[0], anchor, bundle)
         await _publish(settings, audit, verdicts, sha256s)
         return verdicts
     finally:
@@ -293,7 +304,21 @@ async def _audit(
         await log.stop()
 
 
-async def _write_bundle(
+def chosen(numbers: list[int] | None, requests: Collection[int]) -> list[int]:
+    """Which of the log's requests are meant: all (None), the newest (none given), or those given. Raises
+    CommandError if there is none."""
+    if numbers is None:
+        numbers = sorted(requests)
+    elif not numbers:
+        numbers = sorted(requests)[-1:]
+    if not numbers:
+        raise CommandError(
+            "the log holds no deletion request", advice="kvledger delete --help", exit_code=ExitCode.USAGE
+        )
+    return numbers
+
+
+async def write_bundle(
     settings: Settings, audit: LiveAudit, verdict: Verdict, anchor: Anchor | None, path: Path
 ) -> bytes:
     """Writes the bundle and checks it the way others will; its SHA-256."""

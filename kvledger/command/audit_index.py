@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,9 @@ def audit_index(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="With --follow: of /metrics; default: audit_port.")
     ] = None,
+    archive: Annotated[
+        str | None, typer.Option(help="Where `audit archive` wrote: read there what Kafka has dropped.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare the index in PostgreSQL with the auditor's own replay of the log, at one position of both.
@@ -70,10 +74,11 @@ def audit_index(
                 share=share,
                 most_copies=most_copies,
                 port=settings.audit_port if port is None else port,
+                archive=archive,
             )
         )
         return
-    found = asyncio.run(compare_index(settings, dsn, partition or ()))
+    found = asyncio.run(compare_index(settings, dsn, partition or (), archive))
     if as_json:
         typer.echo(json.dumps(report_json(found)))
     else:
@@ -84,13 +89,23 @@ def audit_index(
         raise typer.Exit(ExitCode.UNPROVABLE)
 
 
-def make_audit(settings: Settings, dsn: str, partitions: list[int] | tuple[int, ...]) -> IndexAudit:
-    """An audit of the configured index, not yet open."""
+def make_audit(
+    settings: Settings, dsn: str, partitions: list[int] | tuple[int, ...], archive: str | None = None
+) -> IndexAudit:
+    """An audit of the configured index, not yet open. `archive`: its URL. Raises CommandError if that is none."""
+    from auditor.archive.failure import ArchiveError
+    from auditor.archive.log_archive import LogArchive
+    from auditor.archive.store import FsspecStore
     from auditor.index_audit import IndexAudit
     from events.signing import verify
+    from kvledger.command.archive import refused
     from kvledger.command.rebuild import ring_of
     from kvledger.control import connection
 
+    try:
+        store = None if archive is None else FsspecStore(archive)
+    except ArchiveError as error:
+        raise refused(archive or "", error) from error
     return IndexAudit(
         dsn,
         connection(settings),
@@ -98,15 +113,20 @@ def make_audit(settings: Settings, dsn: str, partitions: list[int] | tuple[int, 
         monotonic_s=time.monotonic,
         names=ring_of(settings).aliases,
         only=partitions,
+        archive=None if store is None else partial(LogArchive, store),
     )
 
 
-async def compare_index(settings: Settings, dsn: str, partitions: list[int] | tuple[int, ...] = ()) -> Round:
+async def compare_index(
+    settings: Settings, dsn: str, partitions: list[int] | tuple[int, ...] = (), archive: str | None = None
+) -> Round:
     """One whole comparison. Raises CommandError."""
+    from auditor.archive.failure import ArchiveError
     from auditor.index_audit import IndexUnavailableError, UnknownPartitionError, UnsettledError
+    from kvledger.command.archive import refused
     from kvledger.control import or_unavailable
 
-    audit = make_audit(settings, dsn, partitions)
+    audit = make_audit(settings, dsn, partitions, archive)
     try:
         if not await or_unavailable(audit.open):
             raise CommandError(
@@ -115,6 +135,8 @@ async def compare_index(settings: Settings, dsn: str, partitions: list[int] | tu
                 exit_code=ExitCode.CONFIGURATION,
             )
         return await or_unavailable(audit.round)
+    except ArchiveError as error:
+        raise refused(archive or "", error) from error
     except IndexUnavailableError as error:
         raise CommandError(
             str(error),
@@ -138,13 +160,17 @@ async def watch_index(
     share: float,
     most_copies: int,
     port: int,
+    archive: str | None = None,
 ) -> None:
-    """Compares until SIGTERM or SIGINT. Raises CommandError if the port of its figures is taken."""
+    """Compares until SIGTERM or SIGINT. Raises CommandError if the port of its figures is taken, or the archive can't
+    be used."""
     from prometheus_client import CollectorRegistry, start_http_server
 
+    from auditor.archive.failure import ArchiveError
     from auditor.index_watch import IndexWatch
+    from kvledger.command.archive import refused
 
-    audit = make_audit(settings, dsn, partitions)
+    audit = make_audit(settings, dsn, partitions, archive)
     watch = IndexWatch(
         audit, monotonic_s=time.monotonic, every_s=every_s, share=share, most_copies=most_copies
     )
@@ -166,6 +192,8 @@ async def watch_index(
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
+    except ArchiveError as error:
+        raise refused(archive or "", error) from error
     finally:
         stopped.cancel()
         work.cancel()
@@ -247,7 +275,10 @@ def _print(found: Round) -> None:
     for topic, positions in found.positions.items():
         typer.echo(f"{topic} up to " + ", ".join(f"{number}@{at}" for number, at in positions.items()))
     for number, count in found.headless.items():
-        typer.echo(f"partition {number}: {count} streams began before the log does and were not compared")
+        typer.echo(
+            f"partition {number}: {count} streams began before the log does and were not compared;"
+            " --archive URL reads what Kafka has dropped"
+        )
     if found.unstorable:
         typer.echo(f"{found.unstorable} records were passed by the index because PostgreSQL can't hold them")
     typer.echo(

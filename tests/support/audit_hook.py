@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from auditor.record import StreamRecord, UnreadableRecord
@@ -135,6 +135,7 @@ class Hook:
             LightSigner(sha256(self.epoch.encode())).sign(line) if signed or self.seq == 0 else None,
             tuple(stream_events),
             {name: tuple(events)} if events else {},
+            header.stream,
         )
         self.seq += 1
         dropped = fleet.written == fleet.drop
@@ -154,7 +155,7 @@ class Hook:
             self.waiting.append(record)
         if fleet.strikes("equivocated"):
             line = record.header_line + b"'"
-            twin = replace(record, header_line=line, header_sha256=sha256(line), signature=None)
+            twin = record._replace(header_line=line, header_sha256=sha256(line), signature=None)
             self.waiting.insert(-1 if fleet.chance(0.5) else len(self.waiting), twin)
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from auditor.finding import Verdict
 from events.ids import Role
 from events.kafka.connection import KafkaConnection
 from events.kafka.topic_admin import drop_records
@@ -24,6 +25,7 @@ from tests.integration.audit.test_checkpoint import make
 from tests.integration.audit.test_command import Published, fleet, published
 from tests.support.bundle import AUDITOR, second_says
 from tests.support.command import failure, kvledger
+from tests.support.offline import Offline, without_network
 
 __all__ = ["published"]
 
@@ -96,6 +98,60 @@ async def test_a_log_that_kafka_has_dropped_is_proven_from_its_archive(
     assert checked.returncode == 0, checked.stderr
 
 
+async def test_an_archive_alone_gives_the_same_verdict_without_a_broker(
+    published: Published, tmp_path: Path
+) -> None:
+    request = await deleted(published)
+    place = tmp_path / "archive"
+    code, whole = published.verdict(request)
+    assert (code, whole.kind) == (0, "PROVEN")
+    assert archive(published, "--release", "--keep-days", "0")[0] == 0
+    operator = published.log.control.signers[Role.OPERATOR].public_key
+    bundle = tmp_path / "proof.jsonl"
+
+    def alone(place: Path, *more: str) -> Offline:
+        given = ("audit", "run", "--request", str(request), "--archive", str(place), "--offline", "--json")
+        return without_network(*given, *more, home=published.home)
+
+    done = alone(place, "--key", operator.hex(), "--bundle", str(bundle))
+    assert done.code == 0, done.error
+    assert Verdict.model_validate_json(done.out) == whole
+    assert f"kv.control/0@{len(published.log.control.records)}" in done.error
+    code, out, _ = published.run("verify", str(bundle), "--key", operator.hex(), "--json")
+    assert (code, json.loads(out)["kind"]) == (0, "PROVEN")
+    assert second_says(bundle.read_bytes(), operator) == "PROVEN"
+
+    for kind in ("byte", "cut", "missing", "swapped"):
+        shutil.copytree(place, tmp_path / kind)
+        damage(tmp_path / kind, kind)
+        done = alone(tmp_path / kind)
+        found = Verdict.model_validate_json(done.out)
+        assert (done.code, found.kind) in ((2, "UNPROVABLE"), (3, "PENDING")), kind
+        assert "checkpoint_unverified" in {reason.reason for reason in found.reasons}, kind
+    for kind, code, word in (
+        ("unlisted", 3, "checkpoint_unverified"),
+        ("shorter", 78, "archive_garbled"),
+        ("foreign", 78, "archive_garbled"),
+    ):
+        shutil.copytree(place, tmp_path / kind)
+        damage(tmp_path / kind, kind)
+        done = alone(tmp_path / kind)
+        assert (done.code, word in done.out + done.error, "Traceback" in done.error) == (code, True, False)
+    for kind in ("byte", "cut", "missing"):
+        shutil.copytree(place, tmp_path / f"control-{kind}")
+        damage(tmp_path / f"control-{kind}", kind, topic="kv.control")
+        done = alone(tmp_path / f"control-{kind}")
+        assert (done.code, "archive_" in done.error, "Traceback" in done.error) == (78, True, False), kind
+    done = alone(place, "--key", "00" * 32)
+    assert (done.code, "archive_foreign" in done.error) == (78, True)
+    done = alone(tmp_path / "nothing")
+    assert (done.code, "archive_missing" in done.error) == (78, True)
+    done = without_network(
+        "audit", "run", "--request", "2", "--archive", str(place), "--offline", home=published.home
+    )
+    assert (done.code, "no deletion request 2" in done.error) == (2, True)
+
+
 async def test_retention_that_runs_ahead_of_the_archive_is_an_error(published: Published) -> None:
     await deleted(published)
     settings = Settings(home=published.home, kafka=published.kafka, topic_prefix=published.prefix)
@@ -157,10 +213,10 @@ async def test_half_of_a_log_dropped_says_so_and_is_proven_with_the_archive(
     assert found.conditions == whole.conditions
 
 
-def damage(place: Path, kind: str) -> None:
+def damage(place: Path, kind: str, topic: str = "kv.events") -> None:
     """One kind of damage to the archive of a log whose kv.events Kafka has dropped."""
-    files = sorted(place.glob("*/kv.events/*/*.raw"))
-    raw = next(file for file in files if file.stat().st_size > 2_000)
+    files = sorted(place.glob(f"*/{topic}/*/*.raw"))
+    raw = next(file for file in files if file.stat().st_size > 2_000 or topic != "kv.events")
     manifest = next(place.glob("*/manifest.json"))
     document = json.loads(manifest.read_bytes())
     if kind == "byte":

@@ -35,7 +35,12 @@ from events.model.control import (
 from events.model.part import Ack, RequestStanding
 from events.signing import verify
 from events.topic import AUDIT, CONTROL, QUOTA, Topic
+from kvledger.archiving import archive_log
+from kvledger.checkpointing import make_checkpoint
+from kvledger.command.audit_index import compare_index
+from kvledger.failure import CommandError
 from kvledger.keyfile import load_signer
+from kvledger.settings import Settings
 from tests.integration.indexer.test_crash import caught_up, wait_until
 from tests.support.indexer_log import IndexerLog, indexer_log
 from tests.support.log import ALIAS, declared, opened, stored
@@ -477,6 +482,30 @@ async def test_an_indexer_under_load_is_found_equal_again_and_again(
             await asyncio.to_thread(indexer.wait, 30)
             await audit.close()
         assert rounds[-1].records > rounds[0].records
+
+
+async def test_what_kafka_has_dropped_is_compared_from_its_archive(
+    kafka: str, topic_prefix: str, tmp_path: Path, database: str
+) -> None:
+    async with indexed(kafka, topic_prefix, tmp_path / "home", database) as world:
+        settings = Settings(home=world.log.home, kafka=kafka, topic_prefix=topic_prefix)
+        place = tmp_path / "archive"
+        await make_checkpoint(settings)
+        state = await archive_log(settings, str(place), write=True, release=True, keep_days=0)
+        assert set(state.released) == {0, 1}
+        alone = await compare_index(settings, database)
+        assert alone.streams == 0
+        assert alone.headless.keys() == {0, 1}
+        assert [str(one) for one in alone.findings.shown] == []
+        assert_equal(await compare_index(settings, database, archive=str(place)))
+        await in_database(database, f"DELETE FROM copy WHERE {ROW}")
+        found = await compare_index(settings, database, archive=str(place))
+        assert [(one.kind, one.index) for one in found.findings.shown] == [(FindingKind.COPY, None)]
+        raw = max(place.glob("*/kv.events/1/*.raw"), key=lambda file: file.stat().st_size)
+        raw.write_bytes(raw.read_bytes()[:-3])
+        for url, reason in ((place, "archive_unverified"), (tmp_path / "none", "archive_missing")):
+            with pytest.raises(CommandError, match=reason):
+                await compare_index(settings, database, archive=str(url))
 
 
 async def test_a_database_that_is_away_is_said_to_be(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
