@@ -7,7 +7,7 @@ later, control always ahead. Nothing here reads a clock or a broker.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from auditor.content import Landing, OpenTransfer
@@ -25,11 +25,14 @@ from events.model.control import ProfileScope
 from events.model.part import (
     Ack,
     BlockStored,
+    Closed,
     CopyRun,
     DomainEvent,
     Refused,
     RequestStanding,
+    SnapshotEnd,
     SnapshotPart,
+    Statement,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -96,7 +99,6 @@ class AckRead:
     installed: int
     standing: RequestStanding
     nonce: int | None
-    signed: bool
     residents: tuple[Resident, ...]
     bases: Mapping[str, Base]
     transfers: tuple[Transfer, ...]
@@ -127,7 +129,9 @@ class Late:
 
 @dataclass(slots=True)
 class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names."""
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names. What came
+    late is `hearsay` until a signed record follows whose chain leads back to it, and for good if the chain breaks
+    first (`hearsay_lost`): anybody who can write to the topic could have said so."""
 
     epoch: EpochRegistered
     fold: StreamFold
@@ -136,6 +140,8 @@ class StreamCase:
     first_discharge: dict[str, AckRead] = field(default_factory=dict)
     refusals: dict[str, Refused] = field(default_factory=dict)
     late: list[Late] = field(default_factory=list)
+    hearsay: list[Late] = field(default_factory=list)
+    hearsay_lost: list[Late] = field(default_factory=list)
     barriers: dict[str, int] = field(default_factory=dict)
     appeared: dict[Place, int] = field(default_factory=dict)
     disputes: list[tuple[VerdictReason, str]] = field(default_factory=list)
@@ -148,6 +154,25 @@ class StreamCase:
     opened_under: int = -1
     removed: int = 0
     endings: Endings = field(default_factory=Endings)
+
+
+WORDS = (Closed, SnapshotEnd, Statement, Ack, Refused)
+"""What a hook says under its epoch's signature only."""
+
+
+def without_words(record: StreamRecord) -> StreamRecord:
+    """What an unsigned record still tells: the same record if nothing in it needs a signature. Whatever else it says
+    is taken, as the next signed record vouches for it by the chain."""
+    if not any(isinstance(event, WORDS) for events in record.all_events() for event in events):
+        return record
+    return replace(
+        record,
+        stream_events=tuple(event for event in record.stream_events if not isinstance(event, WORDS)),
+        parts={
+            alias: tuple(event for event in events if not isinstance(event, WORDS))
+            for alias, events in record.parts.items()
+        },
+    )
 
 
 class Evidence:
@@ -305,7 +330,13 @@ class Evidence:
         signed = record.signature is not None and self._verify(
             case.epoch.body.public_key, record.signature, record.header_line
         )
+        told = record
+        if not signed:
+            record = without_words(record)
         repeated = header.seq < fold.next_seq
+        if not repeated and (not fold.prev or header.prev != fold.prev):
+            case.hearsay_lost += case.hearsay
+            case.hearsay = []
         ended = look(self, case, record) if header.control.offset >= self.request.number else None
         landed = fold.apply(record)
         if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
@@ -314,7 +345,7 @@ class Evidence:
             )
         if repeated:
             return
-        if not signed and (record.signature is not None or header.seq == 0):
+        if not signed and (record.signature is not None or header.seq == 0 or record is not told):
             case.disputes.append(
                 (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
             )
@@ -326,7 +357,7 @@ class Evidence:
             case.opened_under = header.control.offset
         self._learn(case, record)
         self._late(case, record, landed)
-        if fold.engine_ended and case.ended_seq is None and signed:
+        if fold.engine_ended and case.ended_seq is None:
             case.ended_seq = header.seq
         if fold.status.value == "closed" and case.closed_seq is None:
             case.closed_seq = header.seq
@@ -334,10 +365,13 @@ class Evidence:
             domain = self._domain_of(case, name)
             for event in events:
                 if isinstance(event, Ack):
-                    self._ack(case, record, domain, name, event, signed=signed)
+                    self._ack(case, record, domain, name, event)
                 elif isinstance(event, Refused) and event.request == self.request.number:
                     case.refusals[domain] = event
                     case.acks.pop(domain, None)
+        if signed:
+            case.late += case.hearsay
+            case.hearsay = []
 
     def _domain_of(self, case: StreamCase, name: bytes) -> str:
         """The domain of an alias; one without a known name goes by its alias (profile scopes only)."""
@@ -377,7 +411,7 @@ class Evidence:
             if age is Age.FRESH and is_whole_domain(self.request.scope, domain):
                 case.recreated += len(landing.ids)
                 continue
-            case.late.append(
+            case.hearsay.append(
                 Late(
                     landing.event,
                     record.stream,
@@ -397,9 +431,7 @@ class Evidence:
         copy = case.fold.tables.places.get(landing.place, {}).get(landing.ids[0])
         return copy.profile if copy is not None else None
 
-    def _ack(
-        self, case: StreamCase, record: StreamRecord, domain: str, name: bytes, event: Ack, *, signed: bool
-    ) -> None:
+    def _ack(self, case: StreamCase, record: StreamRecord, domain: str, name: bytes, event: Ack) -> None:
         number = self.request.number
         standing = next((one for one in event.requests if one.request == number), None)
         if standing is None or record.header.control.offset < number:
@@ -420,7 +452,6 @@ class Evidence:
             record.header.control.offset,
             standing,
             event.nonce,
-            signed,
             tuple(residents),
             {
                 holder.name: Base(

@@ -108,7 +108,7 @@ def _still_held(
     exact = since is not None and not case.fold.faults and not case.disputes and not case.control_disputes
     diverged = any(divergence.place.holder == holder for divergence in case.fold.divergences)
     detail = f"{len(blocks)} old copies are held at the ack in record {ack.seq}"
-    if not exact or diverged or not ack.signed:
+    if not exact or diverged:
         found.add("P4", VerdictReason.INVENTORY_DIVERGENCE, f"{one.subject} {holder}", detail)
         return
     found.counterexamples.append(
@@ -129,16 +129,29 @@ def _still_held(
     )
 
 
-def p5_nothing_returned(evidence: Evidence, dead: frozenset[StreamKey], found: Findings) -> int:
-    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED)."""
+def p5_nothing_returned(
+    evidence: Evidence, owing: list[Owing], dead: frozenset[StreamKey], found: Findings
+) -> int:
+    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED). What no signed
+    record vouches for refutes nothing; it leaves the verdict open until its life's next epoch has acked anew."""
     recreated = sum(case.recreated for case in evidence.streams.values())
+    live = {one.epoch.stream: one.live for one in owing}
     for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
-        for late in case.late:
+        unvouched = len(case.late)
+        for at, late in enumerate([*case.late, *case.hearsay, *case.hearsay_lost]):
+            if at >= unvouched and late.stream not in live:
+                continue
             yes, maybe = _count(evidence, late)
             if late.age is Age.FRESH:
                 recreated += yes
             elif late.age is Age.OLD:
-                if yes and late.event != "transfer_started":
+                if yes and at >= unvouched and late.event != "transfer_started":
+                    detail = (
+                        f"{yes} old copies landed in record {late.seq}, and no signed record vouches for it"
+                    )
+                    waits = live[late.stream] and at < unvouched + len(case.hearsay)
+                    found.add("P5", VerdictReason.SIGNATURE_INVALID, str(late.stream), detail, waits=waits)
+                elif yes and late.event != "transfer_started":
                     found.counterexamples.append(_returned(late, yes))
                 if maybe and late.stream not in dead:
                     detail = f"of {maybe} old copies that landed in record {late.seq} it can't be told"

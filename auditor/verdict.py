@@ -93,7 +93,7 @@ def examine(
             holding.p8_transfers(evidence, one, found)
     recreated = 0
     if "P5" not in without:
-        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), found)
+        recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), found)
     if "P6" not in without:
         condition.p6_durable(evidence, owing, found)
     nonce = condition.closing_nonce(evidence, owing)

@@ -1301,6 +1301,8 @@ class Case:
         self.first: dict[str, Json] = {}
         self.refused: dict[str, Json] = {}
         self.late: list[Json] = []
+        self.hearsay: list[Json] = []  # came late, and no signed record has followed in the chain yet
+        self.lost: list[Json] = []  # the same, and the chain broke before one did
         self.barriers: dict[str, int] = {}
         self.appeared: dict[Place, int] = {}
         self.disputes: list[str] = []
@@ -1314,6 +1316,8 @@ class Case:
         self.transfers: list[tuple[Any, ...]] = []
 
 
+WORDS = ("closed", "snapshot_end", "statement", "ack", "refused")
+"""What counts under the epoch's signature only."""
 ENDS = ("cleared", "evicted", "rejected", "closed")
 
 
@@ -1457,14 +1461,25 @@ class Trial:
         if self.control.whole and self.control.hashes.get(installed) != head["control"]["hash"]:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
+        spoken = not signed and any(
+            one["type"] in WORDS for one in [*told, *(e for es in parts.values() for e in es)]
+        )
+        if spoken:
+            told = [one for one in told if one["type"] not in WORDS]
+            parts = {
+                alias: [one for one in events if one["type"] not in WORDS] for alias, events in parts.items()
+            }
         again = seq < stream.next
+        if not again and (stream.prev == b"" or head["prev"] != stream.prev):
+            case.lost += case.hearsay
+            case.hearsay = []
         ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
             case.disputes.append("chain_break")
         if again:
             return
-        if not signed and (signature is not None or seq == 0):
+        if not signed and (signature is not None or seq == 0 or spoken):
             case.disputes.append("signature_invalid")
         if landed is None:
             return
@@ -1479,7 +1494,7 @@ class Trial:
                 self.learn(case, alias, domain, event, seq, installed)
         for one in landed:
             self.came(case, one, seq, offset)
-        if stream.engine_ended and case.ended_at is None and signed:
+        if stream.engine_ended and case.ended_at is None:
             case.ended_at = seq
         if stream.status == "closed" and case.closed_at is None:
             case.closed_at = seq
@@ -1487,10 +1502,13 @@ class Trial:
             domain = self.domain(case, alias)
             for event in events:
                 if event["type"] == "ack":
-                    self.ack(case, alias, domain, event, seq, offset, installed, signed)
+                    self.ack(case, alias, domain, event, seq, offset, installed)
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
+        if signed:
+            case.late += case.hearsay
+            case.hearsay = []
 
     def domain(self, case: Case, alias: bytes) -> str:
         if alias in case.names:
@@ -1607,7 +1625,7 @@ class Trial:
             case.recreated += len(one["ids"])
             return
         profile = copy.profile if copy is not None else None
-        case.late.append(
+        case.hearsay.append(
             {**one, "seq": seq, "offset": offset, "domain": domain, "profile": profile, "is": age}
         )
 
@@ -1631,7 +1649,6 @@ class Trial:
         seq: int,
         offset: int,
         installed: int,
-        signed: bool,
     ) -> None:
         standing = next((one for one in event["requests"] if one["request"] == self.no), None)
         if standing is None or installed < self.no:
@@ -1647,7 +1664,7 @@ class Trial:
         ]
         found = {
             "seq": seq, "offset": offset, "installed": installed, "standing": standing, "nonce": event["nonce"],
-            "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
+            "residents": [one for one in residents if one[3] != "fresh"],
             "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
                 name: (one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned)
@@ -1750,7 +1767,7 @@ class Trial:
                 self.p4(one)
                 self.p7(one)
                 self.p8(one)
-        recreated = self.p5(set(gone))
+        recreated = self.p5(owing, set(gone))
         self.p6(owing)
         nonce = self.p9(owing)
         waits = any(reason[3] for reason in self.reasons)
@@ -1844,8 +1861,6 @@ class Trial:
         case, subject, live = one["case"], path(one["epoch"]), not one["absent"]
         ack = case.acks.get(domain) if case is not None else None
         if ack is not None and ack["standing"]["old_left"] == 0:
-            if not ack["signed"]:
-                self.add("P2", "signature_invalid", subject)
             return
         refusal = case.refused.get(domain) if case is not None else None
         if refusal is not None:
@@ -1924,7 +1939,7 @@ class Trial:
                 sound = base is not None and self.exact_since(one, base) is not None
                 sound = sound and not case.stream.faults and not case.disputes and not case.other_control
                 differs = any(place[0] == holder for _, place in case.stream.diverged)
-                if not sound or differs or not ack["signed"]:
+                if not sound or differs:
                     self.add("P4", "inventory_divergence", f"{subject} {holder}")
                 else:
                     where = (one["epoch"]["partition"], ack["offset"], holder, "ack")
@@ -1934,17 +1949,23 @@ class Trial:
             if loose:
                 self.add("P4", "inventory_incomplete", subject, live)
 
-    def p5(self, dead: set[tuple[str, int, str]]) -> int:
+    def p5(self, owing: list[Json], dead: set[tuple[str, int, str]]) -> int:
+        live = {one["epoch"]["stream"]: not one["absent"] for one in owing}
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
-            for late in case.late:
+            for at, late in enumerate(case.late + case.hearsay + case.lost):
+                if at >= len(case.late) and stream not in live:
+                    continue
                 inside = [self.covers(late["domain"], block, late["profile"]) for block in late["ids"]]
                 yes, maybe_ = inside.count(True), inside.count(None)
                 if late["is"] == "fresh":
                     recreated += yes
                 elif late["is"] == "old":
-                    if yes and late["by"] != "transfer_started":
+                    if yes and at >= len(case.late) and late["by"] != "transfer_started":
+                        waits = live[stream] and at < len(case.late) + len(case.hearsay)
+                        self.add("P5", "signature_invalid", "/".join(map(str, stream)), waits)
+                    elif yes and late["by"] != "transfer_started":
                         where = (case.epoch["partition"], late["offset"], late["place"][0], late["by"])
                         ids = tuple(block.hex() for block in late["ids"][:8])
                         self.counter.append((*stream, late["seq"], *where, late["age"], yes, ids))

@@ -35,7 +35,23 @@ def replayed_ack(trick: bool) -> bytes:
     return shown(fleet)
 
 
-@exhibit("ack in another's name", UNPROVABLE, VerdictReason.SIGNATURE_INVALID)
+@exhibit("old copy in another's name", PENDING, VerdictReason.SIGNATURE_INVALID)
+def old_copy_in_anothers_name(trick: bool) -> bytes:
+    """Somebody who can write to the topic says in a worker's name that an old block came back, to have it refuted."""
+    fleet = Fleet()
+    fleet.finish()
+    if trick:
+        fleet.a.store("acme", 1, admitted=3)
+    return shown(fleet)
+
+
+@exhibit(
+    "ack in another's name",
+    PENDING,
+    VerdictReason.SIGNATURE_INVALID,
+    VerdictReason.FRONTIER_BEHIND,
+    VerdictReason.NOT_EVALUATED,
+)
 def ack_in_anothers_name(trick: bool) -> bytes:
     """Somebody who can write to the topic continues a worker's stream with the ack that it never gave."""
     fleet = Fleet()

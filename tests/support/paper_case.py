@@ -22,6 +22,7 @@ def proven() -> Fleet:
 def refuted() -> Fleet:
     fleet = proven()
     fleet.a.store("acme", 1, admitted=2)
+    fleet.a.say_state()
     return fleet
 
 

@@ -120,6 +120,7 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     assert (code, out.splitlines()[0]) == (0, f"request {request}: PROVEN")
 
     first.store("acme", 1, admitted=request - 1)
+    first.say_state()
     await published.publish()
     code, verdict = published.verdict(request)
     assert (code, verdict.kind, verdict.counterexamples[0].worker) == (1, "REFUTED", "w0")
