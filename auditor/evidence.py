@@ -20,7 +20,7 @@ from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
-from auditor.telling import told_of
+from auditor.telling import told_of, without_words
 from events.chain import MODULUS, alias
 from events.ids import Inventory, Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -102,7 +102,6 @@ class AckRead:
     installed: int
     standing: RequestStanding
     nonce: int | None
-    signed: bool
     residents: tuple[Resident, ...]
     bases: Mapping[str, Base]
     transfers: tuple[Transfer, ...]
@@ -129,8 +128,10 @@ class Late:
     profile: str | None
     provenance: int | None
     age: Age
-    behind: int | None = None
-    """What an earlier epoch told is behind the life's acks if the closing nonce is no newer than this."""
+    installed: int
+    """The newest order that its writer had installed."""
+    outlived: bool
+    """Told by an epoch that has discharged nothing and isn't its life's newest: late if behind the closing nonce."""
 
 
 @dataclass(slots=True)
@@ -345,8 +346,11 @@ class Evidence:
         signed = record.signature is not None and self._verify(
             case.epoch.body.public_key, record.signature, record.header_line
         )
+        told = record
+        if not signed:
+            record = without_words(record)
         repeated = header.seq < fold.next_seq
-        chained = header.seq == 0 or (header.seq == fold.next_seq and header.prev == fold.prev)
+        chained = header.seq == 0 or (bool(fold.prev) and header.prev == fold.prev)  # numbers may be burnt
         ended = look(self, case, record) if header.control.offset >= self.request.number else None
         landed = fold.apply(record)
         if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
@@ -356,7 +360,7 @@ class Evidence:
         if repeated:
             return
         case.link(header.seq, chained=chained, signed=signed)
-        if not signed and (record.signature is not None or header.seq == 0):
+        if not signed and (record.signature is not None or header.seq == 0 or record is not told):
             case.disputes.append(
                 (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
             )
@@ -373,7 +377,7 @@ class Evidence:
         for where in told_into(case, record, landed):
             self.told_into[where] = max(header.control.offset, self.told_into.get(where, -1))
         self._late(case, record, landed)
-        if fold.engine_ended and case.ended_seq is None and signed:
+        if fold.engine_ended and case.ended_seq is None:
             case.ended_seq, case.ended_under = header.seq, header.control.offset
         if fold.status.value == "closed" and case.closed_seq is None:
             case.closed_seq = header.seq
@@ -381,7 +385,7 @@ class Evidence:
             domain = self._domain_of(case, name)
             for event in events:
                 if type(event) is Ack:
-                    self._ack(case, record, domain, name, event, signed=signed)
+                    self._ack(case, record, domain, name, event)
                 elif type(event) is Refused and event.request == self.request.number:
                     case.refusals[domain] = event
                     case.acks.pop(domain, None)
@@ -423,11 +427,10 @@ class Evidence:
                 self._told(case, record, landing.place.holder)
             if not landing.ids or not (self._discharged or header.control.offset > self.request.number):
                 continue
-            domain, behind = self._domain_of(case, landing.place.alias), None
-            if not self.life_discharged(case.epoch, domain):
-                behind = header.control.offset
-                if not self._outlived(case.epoch, landing, behind):
-                    continue
+            domain = self._domain_of(case, landing.place.alias)
+            outlived = not self.life_discharged(case.epoch, domain)
+            if outlived and not self._outlived(case.epoch, landing, header.control.offset):
+                continue
             if landing.event == "snapshot_part" and domain not in case.first_discharge:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
@@ -452,7 +455,8 @@ class Evidence:
                     profile,
                     landing.provenance,
                     age,
-                    behind,
+                    header.control.offset,
+                    outlived,
                 )
             )
 
@@ -475,9 +479,7 @@ class Evidence:
         copy = case.fold.tables.places.get(landing.place, {}).get(landing.ids[0])
         return copy.profile if copy is not None else None
 
-    def _ack(
-        self, case: StreamCase, record: StreamRecord, domain: str, name: bytes, event: Ack, *, signed: bool
-    ) -> None:
+    def _ack(self, case: StreamCase, record: StreamRecord, domain: str, name: bytes, event: Ack) -> None:
         number = self.request.number
         standing = next((one for one in event.requests if one.request == number), None)
         if standing is None or record.header.control.offset < number:
@@ -503,7 +505,6 @@ class Evidence:
             record.header.control.offset,
             standing,
             event.nonce,
-            signed,
             tuple(residents),
             {
                 holder.name: Base(

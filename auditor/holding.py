@@ -133,7 +133,7 @@ def _still_held(
     exact = since is not None and not case.fold.faults and not case.disputes and not case.control_disputes
     diverged = any(divergence.place.holder == holder for divergence in case.fold.divergences)
     detail = f"{len(blocks)} old copies are held at the ack in record {ack.seq}"
-    if not exact or diverged or not ack.signed:
+    if not exact or diverged:
         found.add("P4", VerdictReason.INVENTORY_DIVERGENCE, f"{one.subject} {holder}", detail)
         return
     found.counterexamples.append(
@@ -158,19 +158,24 @@ def p5_nothing_returned(
     evidence: Evidence, owing: list[Owing], dead: frozenset[StreamKey], nonce: int | None, found: Findings
 ) -> int:
     """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED). Only a record that
-    a signature speaks for refutes."""
+    a signature speaks for refutes. Without one, what an earlier epoch told is passed over once the newest has acked
+    behind it: what was there is in that one's own inventory."""
+    newest = {one.epoch.life: one for one in owing}
     live = {one.epoch.stream for one in owing if one.live}
     recreated = sum(case.recreated for case in evidence.streams.values())
     for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
         for late in case.late:
-            if late.behind is not None and (nonce is None or late.behind < nonce):
+            if late.outlived and (nonce is None or late.installed < nonce):
+                continue
+            vouched = case.vouches(late.seq)
+            if not vouched and _answered_since(newest.get(case.epoch.life), late):
                 continue
             yes, maybe = _count(evidence, late)
             if late.age is Age.FRESH:
                 recreated += yes
             elif late.age is Age.OLD:
                 if yes and late.event != "transfer_started":
-                    if case.vouches(late.seq):
+                    if vouched:
                         found.counterexamples.append(_returned(late, yes))
                     elif late.stream not in dead:
                         _unvouched(case, late, yes, found, live=late.stream in live)
@@ -183,6 +188,14 @@ def p5_nothing_returned(
                 found.add("P5", VerdictReason.UNKNOWN_LINEAGE, str(late.stream), detail)
     del found.counterexamples[SHOWN_RECORDS:]
     return recreated
+
+
+def _answered_since(newest: Owing | None, late: Late) -> bool:
+    """Whether a newer epoch of the life has acked when it knew of later orders than the one that told this."""
+    if newest is None or newest.case is None or newest.epoch.stream == late.stream:
+        return False
+    ack = newest.case.acks.get(late.domain)
+    return ack is not None and late.installed < ack.installed
 
 
 def _unvouched(case: StreamCase, late: Late, count: int, found: Findings, *, live: bool) -> None:

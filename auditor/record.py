@@ -6,7 +6,7 @@ never decoded: it cannot speak of this scope's copies, and a bundle doesn't hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +50,11 @@ class StreamRecord(NamedTuple):
     stream_events: tuple[StreamEvent, ...]
     parts: Mapping[bytes, tuple[DomainEvent, ...]]
     stream: StreamKey
+
+    def all_events(self) -> Iterator[tuple[StreamEvent | DomainEvent, ...]]:
+        """Part 0's, then those of each part in scope."""
+        yield self.stream_events
+        yield from self.parts.values()
 
 
 @dataclass(frozen=True, slots=True)

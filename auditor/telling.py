@@ -1,4 +1,5 @@
-"""Which holders a record says hold something: whose word that is, is not dead. Pure."""
+"""Whose word a record's events are: what counts under a signature only, and which holders it says hold something, so
+that they aren't dead. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ from collections.abc import Iterator
 
 from auditor.record import StreamRecord
 from events.model.part import (
+    Ack,
     BlockStored,
+    Closed,
     DomainEvent,
+    Refused,
     SnapshotBegin,
+    SnapshotEnd,
     SnapshotPart,
     SnapshotRange,
     Statement,
@@ -16,6 +21,23 @@ from events.model.part import (
     TransferCommitted,
     TransferStarted,
 )
+
+WORDS: frozenset[type] = frozenset({Closed, SnapshotEnd, Statement, Ack, Refused})
+"""What a hook says under its epoch's signature only."""
+
+
+def without_words(record: StreamRecord) -> StreamRecord:
+    """What an unsigned record still tells: the same record if nothing in it needs a signature. Whatever else it says
+    is taken, as the next signed record vouches for it by the chain."""
+    if not any(type(event) in WORDS for events in record.all_events() for event in events):
+        return record
+    return record._replace(
+        stream_events=tuple(event for event in record.stream_events if type(event) not in WORDS),
+        parts={
+            alias: tuple(event for event in events if type(event) not in WORDS)
+            for alias, events in record.parts.items()
+        },
+    )
 
 
 def told_of(record: StreamRecord) -> frozenset[str]:

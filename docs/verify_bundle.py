@@ -1489,6 +1489,8 @@ class Case:
         self.said_under[holder] = max(self.said_under[holder], installed)
 
 
+WORDS = ("closed", "snapshot_end", "statement", "ack", "refused")
+"""What counts under the epoch's signature only."""
 ENDS = ("cleared", "evicted", "rejected", "closed")
 
 
@@ -1638,8 +1640,16 @@ class Trial:
         if self.control.whole and self.control.hashes.get(installed) != head["control"]["hash"]:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
+        spoken = not signed and any(
+            one["type"] in WORDS for one in [*told, *(e for es in parts.values() for e in es)]
+        )
+        if spoken:
+            told = [one for one in told if one["type"] not in WORDS]
+            parts = {
+                alias: [one for one in events if one["type"] not in WORDS] for alias, events in parts.items()
+            }
         again = seq < stream.next
-        chained = seq == 0 or (seq == stream.next and head["prev"] == stream.prev)
+        chained = seq == 0 or (stream.prev != b"" and head["prev"] == stream.prev)
         ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
@@ -1649,7 +1659,7 @@ class Trial:
         case.chained_from = case.chained_from if chained else seq
         if signed:
             case.vouched.append((case.chained_from, seq))
-        if not signed and (signature is not None or seq == 0):
+        if not signed and (signature is not None or seq == 0 or spoken):
             case.disputes.append("signature_invalid")
         if landed is None:
             return
@@ -1676,7 +1686,7 @@ class Trial:
                 case.say(one["place"][0], seq, installed)
             self.came(case, one, seq, offset, installed)
         self.stored(case, installed, landed, told, parts)
-        if stream.engine_ended and case.ended_at is None and signed:
+        if stream.engine_ended and case.ended_at is None:
             case.ended_at, case.ended_under = seq, installed
         if stream.status == "closed" and case.closed_at is None:
             case.closed_at = seq
@@ -1684,7 +1694,7 @@ class Trial:
             domain = self.domain(case, alias)
             for event in events:
                 if event["type"] == "ack":
-                    self.ack(case, alias, domain, event, seq, offset, installed, signed)
+                    self.ack(case, alias, domain, event, seq, offset, installed)
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
@@ -1795,11 +1805,9 @@ class Trial:
         since = self.discharged.get((case.epoch["life"], domain))
         if not one["ids"]:
             return
-        behind = None
-        if since is None or since > case.epoch["no"]:
-            behind = installed
-            if not self.outlived(case.epoch, one, installed):
-                return
+        outlived = since is None or since > case.epoch["no"]
+        if outlived and not self.outlived(case.epoch, one, installed):
+            return
         if one["by"] == "snapshot_part" and domain not in case.first:
             return
         copy = case.stream.held.get(place, {}).get(one["ids"][0])
@@ -1818,7 +1826,8 @@ class Trial:
                 "domain": domain,
                 "profile": profile,
                 "is": age,
-                "behind": behind,
+                "under": installed,
+                "outlived": outlived,
             }
         )
 
@@ -1900,7 +1909,6 @@ class Trial:
         seq: int,
         offset: int,
         installed: int,
-        signed: bool,
     ) -> None:
         standing = next((one for one in event["requests"] if one["request"] == self.no), None)
         if standing is None or installed < self.no:
@@ -1916,7 +1924,7 @@ class Trial:
         ]
         found = {
             "seq": seq, "offset": offset, "installed": installed, "standing": standing, "nonce": event["nonce"],
-            "signed": signed, "residents": [one for one in residents if one[3] != "fresh"],
+            "residents": [one for one in residents if one[3] != "fresh"],
             "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
                 name: (
@@ -2144,8 +2152,6 @@ class Trial:
         case, subject, live = one["case"], path(one["epoch"]), not one["absent"]
         ack = case.acks.get(domain) if case is not None else None
         if ack is not None and ack["standing"]["old_left"] == 0:
-            if not ack["signed"]:
-                self.add("P2", "signature_invalid", subject)
             return
         refusal = case.refused.get(domain) if case is not None else None
         if refusal is not None:
@@ -2235,7 +2241,7 @@ class Trial:
                 sound = base is not None and self.exact_since(one, base) is not None
                 sound = sound and not case.stream.faults and not case.disputes and not case.other_control
                 differs = any(place[0] == holder for _, place in case.stream.diverged)
-                if not sound or differs or not ack["signed"]:
+                if not sound or differs:
                     self.add("P4", "inventory_divergence", f"{subject} {holder}")
                 else:
                     where = (one["epoch"]["partition"], ack["offset"], holder, "ack")
@@ -2246,19 +2252,26 @@ class Trial:
                 self.add("P4", "inventory_incomplete", subject, live)
 
     def p5(self, owing: list[Json], dead: set[tuple[str, int, str]], nonce: int | None) -> int:
+        newest = {one["epoch"]["life"]: one for one in owing}
         live = {one["epoch"]["stream"] for one in owing if not one["absent"]}
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
             for late in case.late:
-                if late["behind"] is not None and (nonce is None or late["behind"] < nonce):
+                vouched = any(low <= late["seq"] <= high for low, high in case.vouched)
+                early = nonce is not None and late["under"] < nonce
+                if late["outlived"] and (early or nonce is None):
                     continue
+                heir = newest.get(case.epoch["life"])
+                if not vouched and heir is not None and heir["case"] not in (None, case):
+                    ack = heir["case"].acks.get(late["domain"])
+                    if ack is not None and late["under"] < ack["installed"]:
+                        continue
                 inside = [self.covers(late["domain"], block, late["profile"]) for block in late["ids"]]
                 yes, maybe_ = inside.count(True), inside.count(None)
                 if late["is"] == "fresh":
                     recreated += yes
                 elif late["is"] == "old":
-                    vouched = any(low <= late["seq"] <= high for low, high in case.vouched)
                     if yes and late["by"] != "transfer_started" and not vouched:
                         waits = stream in live and late["seq"] >= case.chained_from
                         if stream not in dead:

@@ -135,13 +135,14 @@ def make(
     Example: kvledger key make enrolment
     """
     from events.signing import key_id
-    from kvledger.keyfile import ensure_key, load_signer, public_key_path
+    from kvledger.keyfile import ensure_key, load_signer, public_key_path, write_private
 
     settings, wanted = load_settings(), _role(role)
     if wanted is Role.OPERATOR:
         raise _usage("the operator's key is made by `kvledger up`, which begins a log with it")
     ensure_key(settings.home, wanted)
     public_key = load_signer(settings.home, wanted).public_key
+    write_private(public_key_path(settings.home, wanted), public_key.hex() + "\n")
     if as_json:
         typer.echo(json.dumps({"key": key_id(public_key), "public_key": public_key.hex()}))
         return

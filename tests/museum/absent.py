@@ -128,13 +128,28 @@ def destroyed_store_in_use(trick: bool) -> bytes:
     return bundle(log, request)
 
 
-@exhibit("unsigned end", UNPROVABLE, VerdictReason.MISSING_ACK, VerdictReason.NOT_EVALUATED)
+@exhibit(
+    "unsigned end",
+    PENDING,
+    VerdictReason.SIGNATURE_INVALID,
+    VerdictReason.FRONTIER_BEHIND,
+    VerdictReason.NOT_EVALUATED,
+)
 def unsigned_end(trick: bool) -> bytes:
     """Somebody who can write to the topic says in a worker's name that its engine has ended."""
     fleet = Fleet()
     fleet.a.write(Closed(engine_ended=True), signed=not trick)
     if trick:
         fleet.a.write()
+    fleet.finish(fleet.b)
+    return shown(fleet)
+
+
+@exhibit("end of the reporting", UNPROVABLE, VerdictReason.MISSING_ACK, VerdictReason.NOT_EVALUATED)
+def end_of_the_reporting(trick: bool) -> bytes:
+    """A bridge that doesn't want to delete says in a signed record that it leaves; its engine serves on."""
+    fleet = Fleet()
+    fleet.a.write(Closed(engine_ended=not trick))
     fleet.finish(fleet.b)
     return shown(fleet)
 

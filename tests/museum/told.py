@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from events.ids import EvictReason, Lineage, Role, Tier, VerdictReason
+from events.ids import EvictReason, Inventory, Lineage, Role, Tier, VerdictReason
 from events.model.control import HolderEnrolled
 from events.model.part import (
     BlockEvicted,
@@ -35,7 +35,36 @@ def replayed_ack(trick: bool) -> bytes:
     return shown(fleet)
 
 
-@exhibit("ack in another's name", UNPROVABLE, VerdictReason.SIGNATURE_INVALID)
+@exhibit("old copy in another's name", PENDING, VerdictReason.FRONTIER_BEHIND)
+def old_copy_in_anothers_name(trick: bool) -> bytes:
+    """Somebody who can write to the topic says in a worker's name that an old block came back, to have it refuted."""
+    fleet = Fleet()
+    fleet.finish()
+    if trick:
+        fleet.a.store("acme", 1, admitted=3)
+    return shown(fleet)
+
+
+@exhibit("word of a bridge that was replaced", UNPROVABLE, VerdictReason.SIGNATURE_INVALID)
+def word_of_a_bridge_that_was_replaced(trick: bool) -> bytes:
+    """A bridge was replaced, and in its name comes once more an old block: from itself or from somebody else."""
+    fleet = Fleet()
+    heir = fleet.log.hook("w0", life="life-1").open(inventory=Inventory.PARTIAL)
+    heir.held = dict(fleet.a.held)
+    heir.snapshot()
+    fleet.finish(heir, fleet.b)
+    if trick:
+        fleet.a.store("acme", 1, admitted=3)
+    return shown(fleet)
+
+
+@exhibit(
+    "ack in another's name",
+    PENDING,
+    VerdictReason.SIGNATURE_INVALID,
+    VerdictReason.FRONTIER_BEHIND,
+    VerdictReason.NOT_EVALUATED,
+)
 def ack_in_anothers_name(trick: bool) -> bytes:
     """Somebody who can write to the topic continues a worker's stream with the ack that it never gave."""
     fleet = Fleet()

@@ -31,6 +31,7 @@ class Faults:
     idle_reset: float = 0.0
     engine_loss: float = 0.0
     resync: float = 0.0
+    impostor: float = 0.0
 
 
 NONE = Faults()
@@ -69,6 +70,7 @@ ALONE: dict[str, Faults] = {
     "split_view": Faults(split_view=0.003),
     "idle_reset": Faults(idle_reset=0.1),
     "engine_loss": Faults(engine_loss=0.1, resync=0.5),
+    "impostor": Faults(impostor=0.02),
 }
 """Each fault by itself (with what it can't strike without)."""
 assert set(ALONE) == {one.name for one in fields(Faults)} - {"resync"}

@@ -299,6 +299,10 @@ class HookStub:
             holder=holder, group=0, count=len(ids), checksum=total.to_bytes(16, "big"), source="pool"
         )
 
+    def say_state(self, domain: str = "acme") -> RawEvent:
+        """A signed statement, which vouches for all that the stream has said before."""
+        return self.write(parts={domain: [self.statement(domain)]})
+
     def obey(self, request: int, *domains: str, keep: Sequence[bytes] = (), **more: Any) -> None:
         """Removes everything older than the request from each domain and acks."""
         for domain in domains or ("acme", "acme/eu"):

@@ -16,12 +16,20 @@ from auditor.record import StreamRecord, UnreadableRecord
 from auditor.verdict import decide, examine, lives, wants_nonce
 from events.chain import sha256, transfer_digest
 from events.ids import Inventory, Lineage, Role, StreamKey, VerdictKind
-from events.model.control import AuditNonce, DeletionRequested, DomainScope, ExitAttested, Fenced, Registered
+from events.model.control import (
+    AuditNonce,
+    DeletionRequested,
+    DomainScope,
+    ExitAttested,
+    Fenced,
+    Granted,
+    Registered,
+)
 from events.model.part import Cleared, Closed, TierChanged, TransferCommitted, TransferStarted
 from tests.support.audit_fault import NONE, Faults
 from tests.support.audit_hook import PROFILE, Hook
 from tests.support.audit_memory import Copies, older
-from tests.support.light_log import BEGUN, KEYS, RING, begun, light_verify, write
+from tests.support.light_log import BEGUN, KEYS, RING, LightSigner, begun, light_verify, write
 from tests.support.log import block
 
 BLOCKS = tuple(block("sim", number) for number in range(6))
@@ -200,10 +208,30 @@ class SimFleet:
             hook.alive = False
             heir = self.birth(hook.worker, hook.life, hook)
             heir.acked = False
+        elif self.strikes("impostor", 4):
+            self.impersonate(hook)
         elif dice > 0.97:
             hook.snapshot()
         elif step % 7 == 0 and not hook.repair and not hook.unwatched:
             hook.say(events=hook.statements(), signed=True)
+
+    def impersonate(self, hook: Hook) -> None:
+        """Another node's key, which is bound to that node's workers, takes this worker over and says it is dead."""
+        node = LightSigner(sha256(b"another node"))
+        roles = (Role.ENROLMENT, Role.SUPERVISOR)
+        grant = Granted(public_key=node.public_key, roles=roles, label="node", workers=("elsewhere-*",))
+        write(self.registry, grant, Role.OPERATOR)
+        heir = Registered(
+            worker=hook.worker,
+            rank=0,
+            epoch=f"stolen-{self.registry.next_offset}",
+            engine_life=hook.life,
+            public_key=node.public_key,
+            partition=0,
+        )
+        end = ExitAttested(worker=hook.worker, engine_life=hook.life, attester="s", evidence="exit")
+        write(self.registry, heir, Role.ENROLMENT, signer=node, ignored="outside_grant")
+        write(self.registry, end, Role.SUPERVISOR, signer=node, ignored="outside_grant")
 
     def demote(self, hook: Hook) -> None:
         one = next(block_ for where, block_ in sorted(hook.known) if where == "gpu")

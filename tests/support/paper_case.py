@@ -21,7 +21,8 @@ def proven() -> Fleet:
 
 def refuted() -> Fleet:
     fleet = proven()
-    fleet.a.store("acme", 1, admitted=2, signed=True)
+    fleet.a.store("acme", 1, admitted=2)
+    fleet.a.say_state()
     return fleet
 
 

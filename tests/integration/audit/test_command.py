@@ -123,7 +123,8 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
         assert code == 0
     assert "was read by an earlier audit of this auditor" in out
 
-    first.store("acme", 1, admitted=request - 1, signed=True)
+    first.store("acme", 1, admitted=request - 1)
+    first.say_state()
     await published.publish()
     code, verdict = published.verdict(request)
     assert (code, verdict.kind, verdict.counterexamples[0].worker) == (1, "REFUTED", "w0")

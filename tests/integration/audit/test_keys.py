@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from events.fold.registry import Registry
+from events.hooks.registration import Registrar, RegistrationError
 from events.ids import Role
-from events.kafka.control import ControlWriter
-from events.model.control import DomainCreated
+from events.kafka.control import ControlTail, ControlWriter
+from events.model.control import DomainCreated, Registered
+from events.signing import verify
 from kvledger.command.audit import audit_requests
 from kvledger.control import connection, read_registry, wall_ms
 from kvledger.keyfile import key_path, load_signer, public_key_path
@@ -116,3 +120,63 @@ async def test_holds_and_policies_are_placed_listed_and_released(settings: Setti
     assert (row["tenant"], row["retain_s"], row["prove_within_s"]) == ("default", 86_400, 14_400)
     await console.run(*keep, "--none")
     assert await console.run("retention", "list") == []
+
+
+async def test_a_nodes_key_counts_for_its_own_workers_alone(settings: Settings, tmp_path: Path) -> None:
+    console = Console(settings)
+    node = Console(settings.model_copy(update={"home": tmp_path / "node"}))
+    made = await node.run("key", "make", "enrolment")
+    assert await node.run("key", "make", "enrolment") == made
+    grant = ("key", "grant", made["public_key"], "--worker", "gpu-7", "--worker", "node7-*")
+    assert "only the roles enrolment and supervisor" in await console.refused(*grant, "--role", "control")
+    assert "--worker" in await console.refused(*grant, "--role", "enrolment", "--worker", "*")
+    assert (await console.run(*grant, "--role", "enrolment"))["key"] == made["key"]
+    rows = {row["key"]: row for row in await console.run("key", "list")}
+    assert (rows[made["key"]]["workers"], rows[made["key"]]["stores"]) == (["gpu-7", "node7-*"], None)
+
+    # What would be ignored is not even written.
+    end = (await read_registry(connection(settings))).next_offset
+    why = await node.refused("holder", "enrol", "disk-1", "--tier", "disk", "--owner", "gpu-7")
+    assert "outside_grant" in why
+    signer = load_signer(node.settings.home, Role.ENROLMENT)
+    tail = ControlTail(connection(settings), Registry(verify), monotonic_ns=time.monotonic_ns)
+    await tail.catch_up()
+    out = ControlWriter(
+        connection(settings), log=tail.registry.log, signers={Role.ENROLMENT: signer}, wall_ms=wall_ms
+    )
+    await out.start()
+    following = asyncio.create_task(tail.run())
+    registrar = Registrar(out, tail, enrolment=signer.id)
+    try:
+        with pytest.raises(RegistrationError, match="gpu-8/0 is not registered: outside_grant"):
+            await registrar.register("gpu-8", 0, "life", endpoint=None, model=None)
+        assert (await read_registry(connection(settings))).next_offset == end
+        epoch = await registrar.register("node7-b", 0, "life", endpoint=None, model=None)
+        assert (epoch.stream.worker, epoch.epoch_no) == ("node7-b", end)
+
+        # A hook that writes it all the same takes nothing over, and the log is no longer one of good signatures.
+        theirs = await Registrar(out, tail).register("gpu-7", 0, "life", endpoint=None, model=None)
+        forged = Registered(
+            worker="w9", rank=0, epoch="e", engine_life="l", public_key=signer.public_key, partition=0
+        )
+        ignored = (await out.append(forged)).offset
+        registry = await read_registry(connection(settings))
+        assert registry.ignored == {"outside_grant": 1}
+        assert {stream.worker for stream in registry.registrations} == {"node7-b", theirs.stream.worker}
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await out.stop()
+        await tail.stop()
+    number = (await console.run("delete", "--tenant", "default"))["number"]
+    (verdict,) = await audit_requests(settings, [number], wait_s=0)
+    assert ("signature_invalid", f"kv.control/{ignored}", "outside_grant") in [
+        (one.reason, one.subject, one.detail) for one in verdict.reasons
+    ]
+
+    # A rotation keeps the binding.
+    mine = public_key_path(settings.home, Role.ENROLMENT).read_text().strip()
+    await console.run("key", "grant", mine, "--role", "enrolment", "--worker", "gpu-1", "--store", "disk-*")
+    key = (await console.run("key", "rotate", "enrolment"))["key"]
+    rows = {row["key"]: row for row in await console.run("key", "list")}
+    assert (rows[key]["workers"], rows[key]["stores"]) == (["gpu-1"], ["disk-*"])

@@ -53,6 +53,18 @@ def test_one_dropped_batch_that_a_snapshot_repaired_costs_no_later_proof() -> No
     assert kinds == {VerdictKind.PROVEN: 100}
 
 
+def test_a_key_that_speaks_for_another_node_costs_a_verdict_nothing_but_its_good_signatures() -> None:
+    """Truthful fleets: P1 says that the log holds such records, and all else is as if they weren't there."""
+    kinds: Counter[VerdictKind] = Counter()
+    for seed in range(100):
+        fleet = SimFleet(seed, ALONE["impostor"], "P1")
+        fleet.run()
+        kinds[fleet.verdict()] += 1
+        if fleet.struck["impostor"]:
+            assert played(seed, ALONE["impostor"]).verdict() is VerdictKind.UNPROVABLE
+    assert kinds == {VerdictKind.PROVEN: 100}
+
+
 CAUGHT_BY: dict[Condition, Faults] = {
     "P1": Faults(registration_lost=0.3),
     "P2": Faults(unregistered=0.5),

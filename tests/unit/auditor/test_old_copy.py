@@ -53,11 +53,14 @@ def test_an_old_copy_stored_after_the_ack_refutes_with_its_record() -> None:
     fleet = Fleet()
     fleet.finish()
     assert fleet.verdict().kind is PROVEN
-    fleet.a.store("acme", 1, admitted=fleet.request - 1, signed=True)
+    fleet.a.store("acme", 1, admitted=fleet.request - 1)
+    verdict = fleet.verdict()
+    assert (verdict.kind, reasons(verdict)) == (PENDING, {VerdictReason.FRONTIER_BEHIND})
+    fleet.a.say_state()
     verdict = fleet.verdict()
     assert verdict.kind is REFUTED
     (record,) = verdict.counterexamples
-    assert (record.worker, record.seq, record.event) == ("w0", fleet.a.seq - 1, "block_stored")
+    assert (record.worker, record.seq, record.event) == ("w0", fleet.a.seq - 2, "block_stored")
     assert record.ids == (block("acme", 1).hex(),)
     assert verdict.conditions["P5"] == "refuted"
 
