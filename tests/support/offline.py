@@ -16,10 +16,13 @@ from tests.support.command import environment
 PROGRAM = """
 import json, sys
 
+refused = []
+
 def closed(event, arguments):
     if event == "socket.__new__" and arguments[1] == 1:
         return  # AF_UNIX: the pair by which an event loop wakes itself; connecting one is refused below
     if event.startswith("socket.") or event in ("urllib.Request", "http.client.connect"):
+        refused.append(event)
         raise PermissionError(f"no network here: {event}")
 
 sys.addaudithook(closed)
@@ -29,7 +32,7 @@ try:
     kvledger.cli.main()
 finally:
     names = sorted({name.partition(".")[0] for name in sys.modules})
-    sys.stderr.write("\\nmodules " + json.dumps(names) + "\\n")
+    sys.stderr.write("\\nmodules " + json.dumps([names, refused]) + "\\n")
 """
 REACHES_OUT = (
     "import socket; socket.create_connection(('127.0.0.1', int(__import__('sys').argv[1])), 2).close()"
@@ -38,12 +41,14 @@ REACHES_OUT = (
 
 @dataclass(frozen=True)
 class Offline:
-    """What a command did. `modules` are the packages that it had loaded in the end."""
+    """What a command did. `modules` are the packages that it had loaded in the end, `refused` the events by which it
+    tried to reach out."""
 
     code: int
     out: str
     error: str
     modules: frozenset[str]
+    refused: tuple[str, ...]
 
 
 @cache
@@ -67,8 +72,9 @@ def without_network(*arguments: str, home: Path) -> Offline:
         check=False,
     )
     before, _, rest = done.stderr.rpartition("\nmodules ")
-    names, _, behind = rest.partition("\n")
-    return Offline(done.returncode, done.stdout, before + behind, frozenset(json.loads(names)))
+    seen, _, behind = rest.partition("\n")
+    names, refused = json.loads(seen)
+    return Offline(done.returncode, done.stdout, before + behind, frozenset(names), tuple(refused))
 
 
 def reaches(port: int) -> bool:
