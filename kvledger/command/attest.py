@@ -81,7 +81,8 @@ def exit_(
     as_json: Json = False,
 ) -> None:
     """State as an operator that an engine life ended, and its memory with it. The proof names you as the one whose word
-    it rests on; a life that stores anything afterwards is not over, whatever was stated.
+    it rests on; a life that stores anything afterwards, or that a hook attaches to again, is not over, whatever was
+    stated. Then state it again once it is: the newest word counts.
 
     Example: kvledger attest exit w0 life-7 --evidence "host decommissioned, ticket 88"
     """
@@ -100,8 +101,6 @@ def exit_(
         if engine_life not in lives:
             known = ", ".join(lives[-5:]) or "none"
             raise _usage(f"{worker} has registered no engine life {engine_life}; its newest are {known}")
-        if (worker, engine_life) in registry.exits:
-            raise CommandError(f"the end of {worker}'s engine life {engine_life} is attested already")
 
     settings = load_settings()
     done = asyncio.run(
@@ -117,7 +116,8 @@ def destroyed(
     evidence: Evidence,
     as_json: Json = False,
 ) -> None:
-    """State that a durable store was destroyed with all that it held; nothing in it counts ever again.
+    """State that a durable store was destroyed with all that it held; nothing in it is found ever again. If it is used
+    afterwards it still owes its deletions, until that is stated anew.
 
     Example: kvledger attest destroyed w0-disk --evidence "shredded, certificate 17"
     """
@@ -127,13 +127,9 @@ def destroyed(
 
     body = _made(lambda: HolderDestroyed(durable_id=durable_id, evidence=evidence))
 
-    def check(registry: Registry) -> None:
-        if durable_id in registry.destroyed:
-            raise CommandError(f"{durable_id} is destroyed already")
-
     settings = load_settings()
     done = asyncio.run(
-        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR, check=check))
+        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR))
     )
     line = f"{durable_id} is destroyed (control record {done.number})"
     typer.echo(json.dumps({"durable_id": durable_id, "number": done.number}) if as_json else line)
