@@ -32,7 +32,7 @@ def judge(
     """The verdict as of `frontier`, which is where the evidence ends; `anchoring` is what binds that log.
 
     Precedence REFUTED > PENDING > UNPROVABLE > PROVEN. `without` leaves conditions out, as ablation tests
-    do: such a verdict says `not_evaluated` for each and is never PROVEN unless they call `reasons` alone.
+    do: such a verdict says `not_evaluated` for each and is never PROVEN: they ask `examine` and `decide`.
     """
     owing, gone = lives(evidence)
     found, recreated, nonce = examine(evidence, owing, gone, without)

@@ -39,6 +39,19 @@ class Appended:
     value: bytes
 
 
+class Rising:
+    """A wall clock that never says the same twice: of two records that are equal in all, also in when they were
+    written, the second is a copy and no order."""
+
+    def __init__(self, read_ms: Callable[[], int]) -> None:
+        self._read_ms = read_ms
+        self._last_ms = -1
+
+    def __call__(self) -> int:
+        self._last_ms = max(self._read_ms(), self._last_ms + 1)
+        return self._last_ms
+
+
 class ControlWriter:
     """Appends signed records and reads each back before it answers, so an answer names what the log holds.
 
@@ -57,7 +70,7 @@ class ControlWriter:
         self._connection = connection
         self._log = log
         self._signers = dict(signers)
-        self._wall_ms = wall_ms
+        self._wall_ms = Rising(wall_ms)
         self._timeout_s = timeout_s
         self._producer: Any = None
         self._tail: LogTail | None = None

@@ -89,7 +89,8 @@ def exit_(
     as_json: Json = False,
 ) -> None:
     """State as an operator that an engine life ended, and its memory with it. The proof names you as the one whose word
-    it rests on; a life that tells of copies afterwards is not over, whatever was stated.
+    it rests on; a life that tells of copies afterwards, or that a hook attaches to again, is not over, whatever was
+    stated. Then state it again (--again) once it is: the newest word counts.
 
     Example: kvledger attest exit w0 life-7 --evidence "host decommissioned, ticket 88"
     """
@@ -128,7 +129,8 @@ def destroyed(
     again: Again = False,
     as_json: Json = False,
 ) -> None:
-    """State that a durable store was destroyed with all that it held; nothing in it counts ever again.
+    """State that a durable store was destroyed with all that it held; nothing in it is found ever again. If it is used
+    afterwards it still owes its deletions, until that is stated anew.
 
     Example: kvledger attest destroyed w0-disk --evidence "shredded, certificate 17"
     """
