@@ -14,6 +14,7 @@ from events.codec import decode_control
 from events.errors import DecodeError
 from events.ids import KeyId, Role, StreamKey
 from events.model.control import (
+    ONCE_KINDS,
     ROLE_OF_KIND,
     AuditNonce,
     ControlBody,
@@ -149,6 +150,7 @@ class ControlFold:
     ignored: list[Ignored] = field(default_factory=list)
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
+    _heard: set[bytes] = field(default_factory=set)
 
     @property
     def contiguous(self) -> bool:
@@ -171,21 +173,27 @@ class ControlFold:
         why = self._unauthorised(offset, record.header, record.header_line, signature, record.body)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
-        why = self._repeated(record.header) or self._obey(
+        why = self._repeated(record.header, record.header_line) or self._obey(
             offset, record.header, record.body, record.record_sha256
         )
         return self._ignore(Ignored(offset, why)) if why else ""
 
     def feed_withheld(
-        self, offset: int, header: ControlHeader, header_line: bytes, signature: bytes | None
+        self,
+        offset: int,
+        header: ControlHeader,
+        header_line: bytes,
+        signature: bytes | None,
+        passed_over: str = "",
     ) -> str:
-        """Folds a record whose body isn't shown: its signature, role and place in the hash are checked."""
+        """Folds a record whose body isn't shown: its signature, role and place in the hash are checked. `passed_over`
+        says why its body wasn't obeyed, by the word of whoever withheld it."""
         self._advance(offset, sha256(header_line), header.body_sha256, sha256(signature or b""))
         self.withheld += 1
         why = self._unauthorised(offset, header, header_line, signature, None)
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
-        why = self._repeated(header)
+        why = self._repeated(header, header_line) or passed_over
         return self._ignore(Ignored(offset, why)) if why else ""
 
     def feed_sealed(self, offset: int, digests: tuple[bytes, bytes, bytes], ignored: Ignored | None) -> None:
@@ -236,7 +244,12 @@ class ControlFold:
         self.ignored.append(ignored)
         return ignored.why
 
-    def _repeated(self, header: ControlHeader) -> str:
+    def _repeated(self, header: ControlHeader, line: bytes) -> str:
+        if header.kind in ONCE_KINDS:
+            line_sha256 = sha256(line)
+            if line_sha256 in self._heard:
+                return "replayed"
+            self._heard.add(line_sha256)
         if header.idempotency_key is None:
             return ""
         used = (header.key_scope or header.signer, header.idempotency_key)

@@ -499,6 +499,10 @@ MAY_SAY = {
         "hold_released", "deletion_requested", "invalidation_requested", "controller_started",
     },
 }  # fmt: skip
+ONCE = {
+    "granted", "revoked", "salt_bound", "schema_enabled", "exit_attested", "holder_enrolled", "holder_destroyed",
+    "inventory_stated", "domain_admitted", "hold_set", "hold_released", "policy_set", "limit_set",
+}  # fmt: skip
 ALWAYS_SHOWN = {
     "genesis", "granted", "revoked", "registered", "fenced", "exit_attested", "holder_enrolled", "holder_destroyed",
     "audit_nonce", "inventory_stated", "schema_enabled", "controller_started",
@@ -572,6 +576,12 @@ BUNDLE_LINES: dict[str, tuple[Shape, ...]] = {
     "bound": (record(ids=STRING),),
     "control": (
         SHOWN,
+        record(
+            o=COUNT,
+            h=STRING,
+            s=maybe(STRING),
+            i=record(why=STRING, broken=one_of(False), unread=one_of(False)),
+        ),
         record(
             o=COUNT,
             d=several(DIGITS, 3, 3),
@@ -655,6 +665,7 @@ class Control:
         self.leaves: list[tuple[int, bytes]] = []
         self.told: list[tuple[int, str, str, int]] = []
         self._used: set[tuple[str, str]] = set()
+        self._heard: set[bytes] = set()
 
     @property
     def whole(self) -> bool:
@@ -721,6 +732,11 @@ class Control:
             self.broken.append(offset)
             self.passed.append(offset)
             return
+        if header["kind"] in ONCE:
+            if sha(head) in self._heard:
+                self.passed.append(offset)
+                return
+            self._heard.add(sha(head))
         if header["idempotency_key"] is not None:
             used = (header["key_scope"] or header["signer"], header["idempotency_key"])
             if used in self._used:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import merge
 
-from events.chain import CONTROL_HASH_START, advance_control_hash
+from events.chain import CONTROL_HASH_START, advance_control_hash, sha256
 from events.codec import decode_control
 from events.errors import DecodeError
 from events.fold.registry_state import (
@@ -23,6 +23,7 @@ from events.fold.registry_state import (
 )
 from events.ids import KeyId, Role, StreamKey, Tier, Unit
 from events.model.control import (
+    ONCE_KINDS,
     ROLE_OF_KIND,
     AuditNonce,
     ControllerStarted,
@@ -85,6 +86,7 @@ class Registry:
     schema: dict[str, int] = field(default_factory=dict)
     controller_term: int = -1
     idempotency: dict[tuple[str, str], int] = field(default_factory=dict)
+    _heard: set[bytes] = field(default_factory=set)
     ignored: Counter[str] = field(default_factory=Counter)
     hashes: dict[int, bytes] = field(default_factory=dict)
     orders: dict[tuple[str, str], list[Deletion]] = field(default_factory=dict)
@@ -202,6 +204,11 @@ class Registry:
 
     def _obey(self, offset: int, record: ControlRecord) -> str:
         header, body = record.header, record.body
+        if header.kind in ONCE_KINDS:
+            line_sha256 = sha256(record.header_line)
+            if line_sha256 in self._heard:
+                return "replayed"
+            self._heard.add(line_sha256)
         if header.idempotency_key is not None:
             scoped = (header.key_scope or header.signer, header.idempotency_key)
             if scoped in self.idempotency:

@@ -366,3 +366,24 @@ class ControlRecord:
     header_line: bytes
     body: ControlBody
     record_sha256: bytes
+
+
+ONCE_KINDS = frozenset(
+    {
+        "granted",
+        "revoked",
+        "salt_bound",
+        "schema_enabled",
+        "exit_attested",
+        "holder_enrolled",
+        "holder_destroyed",
+        "inventory_stated",
+        "domain_admitted",
+        "hold_set",
+        "hold_released",
+        "policy_set",
+        "limit_set",
+    }
+)
+"""Kinds that take the place of what stood before, so that an old record which somebody appends again, signature and
+all, would undo a newer one: of equal header lines the first alone is obeyed, the others are `replayed`."""

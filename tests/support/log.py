@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -166,14 +167,20 @@ class ControlLog:
     def append(self, body: ControlBody, role: Role, *, signer: Signer | None = None, **more: object) -> int:
         """Signs and appends; returns the record's offset."""
         key = signer or self.signers[role]
-        value, line = encode_control(
-            body,
-            log=self.log,
-            signer=key.id,
-            role=role,
-            written_ms=1,
-            **more,  # type: ignore[arg-type]
-        )
+        said = {value for value, _ in self.records}
+        for written_ms in itertools.count(
+            1
+        ):  # what is said again is another record, as it is by a real writer
+            value, line = encode_control(
+                body,
+                log=self.log,
+                signer=key.id,
+                role=role,
+                written_ms=written_ms,
+                **more,  # type: ignore[arg-type]
+            )
+            if value not in said:
+                break
         self.records.append((value, key.sign(line)))
         return len(self.records) - 1
 

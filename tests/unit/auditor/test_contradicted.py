@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from events.ids import GroupKind, Inventory, Role, Tier, VerdictReason
-from events.model.control import HolderDestroyed
+from events.model.control import ExitAttested, HolderDestroyed
 from events.model.part import Cleared, Closed, Group, HolderDeclared, SnapshotBegin, TierChanged
 from tests.support.audit_log import DOMAINS, AuditLog, HookStub
 from tests.support.bundle import OPERATOR, bundle, first_says, second_says
@@ -53,7 +53,8 @@ def test_a_life_that_tells_of_copies_behind_its_attested_exit_is_not_over(how: s
     assert agreed(fleet.log, fleet.request) == PROVEN
     TOLD[how](fleet.a)
     assert agreed(fleet.log, fleet.request) == PENDING
-    fleet.log.attest(fleet.a)  # now it has ended
+    body = ExitAttested(worker="w0", engine_life="life-1", attester="supervisor", evidence="now it has ended")
+    fleet.log.say(body, Role.SUPERVISOR)
     assert agreed(fleet.log, fleet.request) == PROVEN
 
 
