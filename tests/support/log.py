@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -167,11 +166,9 @@ class ControlLog:
     def append(self, body: ControlBody, role: Role, *, signer: Signer | None = None, **more: object) -> int:
         """Signs and appends; returns the record's offset."""
         key = signer or self.signers[role]
-        said = {value for value, _ in self.records}
-        for written_ms in itertools.count(
-            1
-        ):  # what is said again is another record, as it is by a real writer
-            value, line = encode_control(
+
+        def made(written_ms: int) -> tuple[bytes, bytes]:
+            return encode_control(
                 body,
                 log=self.log,
                 signer=key.id,
@@ -179,8 +176,12 @@ class ControlLog:
                 written_ms=written_ms,
                 **more,  # type: ignore[arg-type]
             )
-            if value not in said:
-                break
+
+        written_ms = 1
+        value, line = made(written_ms)
+        while any(value == told for told, _ in self.records):
+            written_ms += 1  # what is said again is another record, as it is by a real writer
+            value, line = made(written_ms)
         self.records.append((value, key.sign(line)))
         return len(self.records) - 1
 
