@@ -132,7 +132,8 @@ class Late:
 class StreamCase:
     """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
     `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
-    last."""
+    last; `vouched` has the runs of records, from
+    `chain_from` on unbroken, that a signature at their end covers."""
 
     epoch: EpochRegistered
     fold: StreamFold
@@ -151,6 +152,8 @@ class StreamCase:
     ended_seq: int | None = None
     ended_under: int = -1
     told_seq: int = -1
+    chain_from: int = 0
+    vouched: list[tuple[int, int]] = field(default_factory=list)
     told_under: dict[str, int] = field(default_factory=dict)
     opened_under: int = -1
     removed: int = 0
@@ -317,6 +320,8 @@ class Evidence:
             case.epoch.body.public_key, record.signature, record.header_line
         )
         repeated = header.seq < fold.next_seq
+        if header.seq > fold.next_seq or not fold.prev:
+            case.chain_from = header.seq
         ended = look(self, case, record) if header.control.offset >= self.request.number else None
         landed = fold.apply(record)
         if header.seq == 0 and fold.first_prev != case.epoch.record_sha256:
@@ -333,6 +338,10 @@ class Evidence:
             return
         if ended is not None:
             case.endings.add(ended)
+        if signed:
+            if case.vouched and case.vouched[-1][0] == case.chain_from:
+                case.vouched.pop()
+            case.vouched.append((case.chain_from, header.seq))
         if header.seq == 0:
             case.opened_under = header.control.offset
         self._learn(case, record)

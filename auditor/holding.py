@@ -136,9 +136,14 @@ def _still_held(
 
 
 def p5_nothing_returned(
-    evidence: Evidence, dead: frozenset[StreamKey], nonce: int | None, found: Findings
+    evidence: Evidence,
+    dead: frozenset[StreamKey],
+    live: frozenset[StreamKey],
+    nonce: int | None,
+    found: Findings,
 ) -> int:
-    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED)."""
+    """Nothing old landed after a discharging ack; returns how many younger copies did (RECREATED). What no signature
+    of the stream covers, its own or a later one's, refutes nothing: anybody may have written it."""
     recreated = sum(case.recreated for case in evidence.streams.values())
     for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
         for late in case.late:
@@ -149,7 +154,13 @@ def p5_nothing_returned(
                 recreated += yes
             elif late.age is Age.OLD:
                 if yes and late.event != "transfer_started":
-                    found.counterexamples.append(_returned(late, yes))
+                    if any(first <= late.seq <= last for first, last in case.vouched):
+                        found.counterexamples.append(_returned(late, yes))
+                    else:
+                        waits = late.stream in live and not case.fold.sticky
+                        detail = f"no signature covers record {late.seq}, by which {yes} old copies came back"
+                        reason = VerdictReason.SIGNATURE_INVALID
+                        found.add("P5", reason, str(late.stream), detail, waits=waits)
                 if maybe and late.stream not in dead:
                     detail = f"of {maybe} old copies that landed in record {late.seq} it can't be told"
                     reason = VerdictReason.SCOPE_UNDECIDABLE

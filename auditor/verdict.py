@@ -93,7 +93,8 @@ def examine(
             holding.p8_transfers(evidence, one, found)
     recreated, nonce = 0, condition.closing_nonce(evidence, owing)
     if "P5" not in without:
-        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), nonce, found)
+        live = frozenset(one.epoch.stream for one in owing if one.live)
+        recreated = holding.p5_nothing_returned(evidence, frozenset(gone), live, nonce, found)
     if "P6" not in without:
         condition.p6_durable(evidence, owing, found)
     if "P9" not in without:

@@ -1389,6 +1389,7 @@ class Case:
         self.closed_at: int | None = None
         self.ended_at: int | None = None
         self.ended_under = self.opened_under = self.said_at = -1
+        self.chain_from, self.vouched = 0, dict[int, int]()
         self.said_under: dict[str, int] = {}
         self.recreated = self.removed = 0
         self.ended = dict.fromkeys(ENDS, 0)
@@ -1540,6 +1541,8 @@ class Trial:
             case.other_control = True
         signed = signature is not None and signed_by(case.epoch["key"], signature, raw)
         again = seq < stream.next
+        if seq > stream.next or not stream.prev:
+            case.chain_from = seq
         ended, transfers = self.ending(case, seq, told, parts) if installed >= self.no else ({}, [])
         landed = stream.take(head, sha(raw), told, parts)
         if seq == 0 and stream.first_prev != case.epoch["sha256"]:
@@ -1553,6 +1556,8 @@ class Trial:
         for how, count in ended.items():
             case.ended[how] += count
         case.transfers += transfers
+        if signed:
+            case.vouched[case.chain_from] = seq
         if seq == 0:
             case.opened_under = installed
         listed = next((event["holder"] for event in told if event["type"] == "snapshot_range"), "")
@@ -1869,7 +1874,8 @@ class Trial:
                 self.p7(one)
                 self.p8(one)
         nonce = self.p9(owing)
-        recreated = self.p5(set(gone), nonce)
+        live = {one["epoch"]["stream"] for one in owing if not one["absent"]}
+        recreated = self.p5(set(gone), live, nonce)
         self.p6(owing)
         waits = any(reason[3] for reason in self.reasons)
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
@@ -2056,7 +2062,7 @@ class Trial:
             if loose:
                 self.add("P4", "inventory_incomplete", subject, live)
 
-    def p5(self, dead: set[tuple[str, int, str]], nonce: int | None) -> int:
+    def p5(self, dead: set[tuple[str, int, str]], live: set[tuple[str, int, str]], nonce: int | None) -> int:
         recreated = sum(case.recreated for case in self.cases.values())
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             stream = case.epoch["stream"]
@@ -2068,7 +2074,11 @@ class Trial:
                 if late["is"] == "fresh":
                     recreated += yes
                 elif late["is"] == "old":
-                    if yes and late["by"] != "transfer_started":
+                    refutes = yes and late["by"] != "transfer_started"
+                    if refutes and not any(low <= late["seq"] <= high for low, high in case.vouched.items()):
+                        waits = stream in live and not case.stream.sticky
+                        self.add("P5", "signature_invalid", "/".join(map(str, stream)), waits)
+                    elif refutes:
                         where = (case.epoch["partition"], late["offset"], late["place"][0], late["by"])
                         ids = tuple(block.hex() for block in late["ids"][:8])
                         self.counter.append((*stream, late["seq"], *where, late["age"], yes, ids))

@@ -126,7 +126,8 @@ def destroyed(
     again: Again = False,
     as_json: Json = False,
 ) -> None:
-    """State that a durable store was destroyed with all that it held; nothing in it counts ever again.
+    """State that a durable store was destroyed with all that it held. A store of that name that is used again
+    is not destroyed, until it is attested once more (--again).
 
     Example: kvledger attest destroyed w0-disk --evidence "shredded, certificate 17"
     """

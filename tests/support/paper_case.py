@@ -21,7 +21,7 @@ def proven() -> Fleet:
 
 def refuted() -> Fleet:
     fleet = proven()
-    fleet.a.store("acme", 1, admitted=2)
+    fleet.a.store("acme", 1, admitted=2, signed=True)
     return fleet
 
 

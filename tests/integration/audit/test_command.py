@@ -119,7 +119,7 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     code, out, _ = published.run("show", str(request))
     assert (code, out.splitlines()[0]) == (0, f"request {request}: PROVEN")
 
-    first.store("acme", 1, admitted=request - 1)
+    first.store("acme", 1, admitted=request - 1, signed=True)
     await published.publish()
     code, verdict = published.verdict(request)
     assert (code, verdict.kind, verdict.counterexamples[0].worker) == (1, "REFUTED", "w0")

@@ -76,7 +76,7 @@ async def test_what_was_kept_saves_reading_and_changes_no_verdict(
     assert done.released
     again, kept, read = await audit(archive=place)
     assert (again, kept, read) == (verdict, True, 0)
-    second.store("acme", 1, admitted=request - 1)
+    second.store("acme", 1, admitted=request - 1, signed=True)
     await published.publish()
     refuted, kept, read = await audit(archive=place)
     assert (refuted.kind, kept, read) == ("REFUTED", True, 1)

@@ -70,7 +70,7 @@ def test_no_other_tenant_is_in_it(fleet: tuple[AuditLog, int]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind"),
     [
-        (lambda log, hook, request: hook.store("acme", 1, admitted=2), VerdictKind.REFUTED),
+        (lambda log, hook, request: hook.store("acme", 1, admitted=2, signed=True), VerdictKind.REFUTED),
         (lambda log, hook, request: hook.store("acme", 1, admitted=None), VerdictKind.UNPROVABLE),
         (lambda log, hook, request: hook.ack(request, old_left=1), VerdictKind.PENDING),
         (lambda log, hook, request: log.starts.update({hook.partition: 1}), VerdictKind.PENDING),

@@ -112,6 +112,8 @@ def test_an_earlier_bridge_sees_something_old_come_back_behind_the_closing_nonce
     fleet.a.store("acme", 7)  # younger
     assert agreed(fleet.log, fleet.request) == PROVEN
     fleet.a.store("acme", 8, admitted=3)
+    assert agreed(fleet.log, fleet.request) == UNPROVABLE, "nobody has signed it yet"
+    fleet.a.write(parts={"acme": [fleet.a.statement("acme")]})
     assert agreed(fleet.log, fleet.request) == REFUTED
 
 
@@ -156,3 +158,30 @@ def test_a_destroyed_store_that_is_used_again_is_not_destroyed(born: str) -> Non
     assert agreed(log, request) == verdict.kind
     log.say(HolderDestroyed(durable_id="nvme0", evidence="shredded too"), Role.SUPERVISOR)
     assert VerdictReason.DURABLE_TIER_UNCOVERED not in reasons(log.verdict(request))
+
+
+def test_what_nobody_has_signed_refutes_nothing() -> None:
+    """Whoever may write to the topic can continue a stream; no key covers that."""
+    fleet = Fleet()
+    fleet.finish()
+    seq, prev = fleet.a.seq, fleet.a.prev
+    fleet.a.store("acme", 1, admitted=3)
+    assert agreed(fleet.log, fleet.request) == PENDING
+    fleet.a.seq, fleet.a.prev = seq, prev
+    fleet.a.held.clear()
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) == UNPROVABLE
+
+
+def test_a_signature_behind_a_hole_covers_nothing_before_it() -> None:
+    fleet = Fleet()
+    fleet.finish()
+    fleet.a.store("acme", 1, admitted=3)
+    fleet.a.write(lost=True)
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) != REFUTED
+    fleet = Fleet()
+    fleet.finish()
+    fleet.a.store("acme", 1, admitted=3)
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) == REFUTED

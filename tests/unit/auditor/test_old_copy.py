@@ -25,7 +25,7 @@ def test_an_old_copy_stored_after_the_ack_refutes_with_its_record() -> None:
     fleet = Fleet()
     fleet.finish()
     assert fleet.verdict().kind is PROVEN
-    fleet.a.store("acme", 1, admitted=fleet.request - 1)
+    fleet.a.store("acme", 1, admitted=fleet.request - 1, signed=True)
     verdict = fleet.verdict()
     assert verdict.kind is REFUTED
     (record,) = verdict.counterexamples

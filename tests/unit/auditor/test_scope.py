@@ -63,7 +63,7 @@ def test_a_subject_is_its_bound_leaves_and_what_descends_from_them() -> None:
     scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],), bound_to=1)
     request = fleet.log.delete(scope)
     assert scoped(fleet, request, fleet.old[1:]).kind is PROVEN
-    fleet.a.store("acme", 3, parent=fleet.old[1], admitted=request - 1)
+    fleet.a.store("acme", 3, parent=fleet.old[1], admitted=request - 1, signed=True)
     assert fleet.log.verdict(request).kind is REFUTED
 
 
@@ -148,7 +148,7 @@ def test_a_profile_scope_reaches_every_domain() -> None:
     for hook in (fleet.a, fleet.b):
         hook.ack(request, *every, nonce=nonce)
     assert fleet.log.verdict(request).kind is PROVEN
-    fleet.a.store("umbrella", 9, admitted=2)
+    fleet.a.store("umbrella", 9, admitted=2, signed=True)
     assert fleet.log.verdict(request).kind is REFUTED
 
 

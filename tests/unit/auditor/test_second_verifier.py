@@ -181,7 +181,7 @@ def test_as_a_program_it_ends_with_the_documented_exit_codes(tmp_path: Path, pro
     fleet = Fleet()
     pending = bundle(fleet.log, fleet.request)
     fleet.finish()
-    fleet.a.store("acme", 1, admitted=2)
+    fleet.a.store("acme", 1, admitted=2, signed=True)
     refuted = bundle(fleet.log, fleet.request)
     other = Fleet()
     other.finish()
