@@ -10,7 +10,7 @@ from events.chain import sha256
 from events.codec import EncodedBatch, decode_batch, encode_batch, encode_control
 from events.ids import Capability, GroupKind, Inventory, Role, Tier
 from events.model.batch import ControlPosition, EventBatch
-from events.model.control import ControlBody, Genesis, Granted, Registered
+from events.model.control import ONCE_KINDS, ControlBody, Genesis, Granted, Registered
 from events.model.part import (
     BlockStored,
     DomainEvent,
@@ -179,7 +179,7 @@ class ControlLog:
 
         written_ms = 1
         value, line = made(written_ms)
-        while any(value == told for told, _ in self.records):
+        while body.kind in ONCE_KINDS and any(value == told for told, _ in self.records):
             written_ms += 1  # what is said again is another record, as it is by a real writer
             value, line = made(written_ms)
         self.records.append((value, key.sign(line)))
