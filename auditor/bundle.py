@@ -137,7 +137,9 @@ class Curtain:
         principal = decoded.header.key_scope
         if principal is not None and principal != self._evidence.request.key_scope:
             return self._sealed(record, ignored)
-        return line
+        if ignored is None or ignored.broken:
+            return line
+        return line | {"i": {"why": ignored.why, "broken": False, "unread": False}}
 
     def _sealed(self, record: RawRecord, ignored: Ignored | None) -> dict[str, object]:
         head, rest = split_lines(record.value)

@@ -200,7 +200,7 @@ def _answered_since(newest: Owing | None, late: Late) -> bool:
 
 def _unvouched(case: StreamCase, late: Late, count: int, found: Findings, *, live: bool) -> None:
     subject = str(late.stream)
-    if live and late.seq >= case.chained_from:
+    if live and not case.fold.sticky and late.seq >= case.chained_from:
         detail = f"{count} old copies landed in record {late.seq}, and no signature covers it yet"
         found.add("P5", VerdictReason.FRONTIER_BEHIND, subject, detail, waits=True)
     else:

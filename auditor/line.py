@@ -71,6 +71,10 @@ def _ignored(value: Any) -> bool:
     return type(value) is dict and {name: type(one) for name, one in value.items()} == kinds
 
 
+def _passed_over(value: Any) -> bool:
+    return _ignored(value) and not value["broken"] and not value["unread"]
+
+
 _ANCHOR: Form = (
     {"note": _text, "witnesses": _texts, "quorum": _number, "hashes": _hexes, "said": _texts},
     {"stamp": _text},
@@ -93,6 +97,7 @@ BUNDLE: Mapping[str, tuple[Form, ...]] = {
     "bound": (({"ids": _text}, {}),),
     "control": (
         ({"o": _number, "h": _text, "s": _signature}, {"b": _text}),
+        ({"o": _number, "h": _text, "s": _signature, "i": _passed_over}, {}),
         ({"o": _number, "d": _digests}, {"i": _ignored}),
     ),
     "event": ((_PLACE | {"h": _text, "s": _signature, "b": _bodies}, {"r": _hex}),),

@@ -206,9 +206,15 @@ class ControlFold:
         return self._ignore(Ignored(offset, why)) if why else ""
 
     def feed_withheld(
-        self, offset: int, header: ControlHeader, header_line: bytes, signature: bytes | None
+        self,
+        offset: int,
+        header: ControlHeader,
+        header_line: bytes,
+        signature: bytes | None,
+        passed_over: str = "",
     ) -> str:
-        """Folds a record whose body isn't shown: its signature, role and place in the hash are checked."""
+        """Folds a record whose body isn't shown: its signature, role and place in the hash are checked. `passed_over`
+        says why its body wasn't obeyed, by the word of whoever withheld it."""
         self._advance(offset, sha256(header_line), header.body_sha256, sha256(signature or b""))
         self.withheld += 1
         if self._copied(sha256(header_line)):
@@ -217,7 +223,7 @@ class ControlFold:
         if why:
             return self._ignore(Ignored(offset, why, broken=True))
         self._signed.add(sha256(header_line))
-        why = self._repeated(header)
+        why = self._repeated(header) or passed_over
         return self._ignore(Ignored(offset, why)) if why else ""
 
     def feed_sealed(self, offset: int, digests: tuple[bytes, bytes, bytes], ignored: Ignored | None) -> None:

@@ -132,7 +132,8 @@ def _control(lines: list[dict[str, Any]]) -> ControlFold:
         header = ControlHeader.model_validate_json(head)
         if header.kind in REGISTRY_KINDS:
             raise BundleError(f"the body of a {header.kind} record is withheld")
-        registry.feed_withheld(offset, header, head, signature)
+        why = str(line["i"]["why"]) if "i" in line else ""
+        registry.feed_withheld(offset, header, head, signature, why)
     return registry
 
 

@@ -599,6 +599,12 @@ BUNDLE_LINES: dict[str, tuple[Shape, ...]] = {
         SHOWN,
         record(
             o=COUNT,
+            h=STRING,
+            s=maybe(STRING),
+            i=record(why=STRING, broken=one_of(False), unread=one_of(False)),
+        ),
+        record(
+            o=COUNT,
             d=several(DIGITS, 3, 3),
             i=Field(record(why=STRING, broken=one_of(True, False), unread=one_of(True, False))),
         ),
@@ -2273,7 +2279,7 @@ class Trial:
                     recreated += yes
                 elif late["is"] == "old":
                     if yes and late["by"] != "transfer_started" and not vouched:
-                        waits = stream in live and late["seq"] >= case.chained_from
+                        waits = stream in live and not case.stream.sticky and late["seq"] >= case.chained_from
                         if stream not in dead:
                             reason = "frontier_behind" if waits else "signature_invalid"
                             self.add("P5", reason, "/".join(map(str, stream)), waits)

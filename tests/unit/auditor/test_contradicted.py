@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from events.ids import GroupKind, Inventory, Role, Tier, VerdictReason
-from events.model.control import HolderDestroyed
+from events.model.control import ExitAttested, HolderDestroyed
 from events.model.part import Cleared, Closed, Group, HolderDeclared, SnapshotBegin, TierChanged
 from tests.support.audit_log import DOMAINS, AuditLog, HookStub
 from tests.support.bundle import OPERATOR, bundle, first_says, second_says
@@ -53,7 +53,8 @@ def test_a_life_that_tells_of_copies_behind_its_attested_exit_is_not_over(how: s
     assert agreed(fleet.log, fleet.request) == PROVEN
     TOLD[how](fleet.a)
     assert agreed(fleet.log, fleet.request) == PENDING
-    fleet.log.attest(fleet.a)  # now it has ended
+    body = ExitAttested(worker="w0", engine_life="life-1", attester="supervisor", evidence="now it has ended")
+    fleet.log.say(body, Role.SUPERVISOR)
     assert agreed(fleet.log, fleet.request) == PROVEN
 
 
@@ -110,7 +111,9 @@ def test_an_earlier_bridge_sees_something_old_come_back_behind_the_closing_nonce
     fleet.finish(newest, fleet.b)
     fleet.a.store("acme", 7)  # younger
     assert agreed(fleet.log, fleet.request) == PROVEN
-    fleet.a.store("acme", 8, admitted=3, signed=True)
+    fleet.a.store("acme", 8, admitted=3)
+    assert agreed(fleet.log, fleet.request) == UNPROVABLE, "nobody has signed it yet"
+    fleet.a.say_state()
     assert agreed(fleet.log, fleet.request) == REFUTED
 
 
@@ -155,3 +158,31 @@ def test_a_destroyed_store_that_is_used_again_is_not_destroyed(born: str) -> Non
     assert agreed(log, request) == verdict.kind
     log.say(HolderDestroyed(durable_id="nvme0", evidence="shredded too"), Role.SUPERVISOR)
     assert VerdictReason.DURABLE_TIER_UNCOVERED not in reasons(log.verdict(request))
+
+
+def test_what_nobody_has_signed_refutes_nothing() -> None:
+    """Whoever may write to the topic can continue a stream; no key covers that."""
+    fleet = Fleet()
+    fleet.finish()
+    seq, prev = fleet.a.seq, fleet.a.prev
+    fleet.a.store("acme", 1, admitted=3)
+    assert agreed(fleet.log, fleet.request) == PENDING
+    fleet.a.seq, fleet.a.prev = seq, prev
+    fleet.a.held.clear()
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) == UNPROVABLE
+
+
+def test_a_signature_behind_a_hole_covers_nothing_before_it() -> None:
+    fleet = Fleet()
+    fleet.finish()
+    fleet.a.store("acme", 1, admitted=3)
+    fleet.a.store("acme", 2)
+    del fleet.log.events[fleet.a.partition][-1]
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) != REFUTED
+    fleet = Fleet()
+    fleet.finish()
+    fleet.a.store("acme", 1, admitted=3)
+    fleet.a.ack(fleet.request)
+    assert agreed(fleet.log, fleet.request) == REFUTED
