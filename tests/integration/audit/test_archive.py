@@ -192,10 +192,9 @@ async def test_a_subjects_bindings_are_sealed_archived_and_needed_for_its_proof(
     done = without_network(*given, home=published.home)
     assert (done.code, Verdict.model_validate_json(done.out)) == (0, whole), done.error
     check(place)
-    rows = duckdb.sql(
-        f"SELECT kind, body ->> '$.domain' FROM '{place}/*/kv.subjects/0/*.records.parquet'"
-    ).fetchall()
-    assert rows == [("subject_bound", "acme")]
+    with duckdb.connect() as connection:
+        asked = f"SELECT kind, body ->> '$.domain' FROM '{place}/*/kv.subjects/0/*.records.parquet'"
+        assert connection.execute(asked).fetchall() == [("subject_bound", "acme")]
 
     (raw,) = place.glob("*/kv.subjects/0/*.raw")
     content = raw.read_bytes()
