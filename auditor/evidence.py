@@ -174,6 +174,8 @@ class Evidence:
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
         self.bound: frozenset[bytes] | None = None
+        self.everywhere = isinstance(request.scope, ProfileScope)
+        """Whether the scope reaches every domain, those without a known name too."""
         self.scope_domains = self.domains()
         self._verify = verify
         self._new_seen = new_seen
@@ -187,11 +189,6 @@ class Evidence:
         """Goes on where another evidence of the same request, registry and keys stood."""
         for name in _STATE:
             setattr(self, name, state[name])
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether the scope reaches every domain, those without a known name too."""
-        return isinstance(self.request.scope, ProfileScope)
 
     @property
     def unnamed(self) -> frozenset[bytes]:
@@ -301,7 +298,7 @@ class Evidence:
     def _apply(self, case: StreamCase, record: StreamRecord) -> None:
         header, fold = record.header, case.fold
         known = self.registry.hashes.get(header.control.offset)
-        if self.registry.contiguous and known != header.control.hash:
+        if known != header.control.hash and self.registry.contiguous:
             case.control_disputes.append(header.seq)
         signed = record.signature is not None and self._verify(
             case.epoch.body.public_key, record.signature, record.header_line

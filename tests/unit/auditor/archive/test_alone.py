@@ -25,7 +25,7 @@ from tests.unit.auditor.archive.test_archive import LOG, run
 KEYS = {domain: known.alias_key for domain, known in RING.items()}
 
 
-def proven_log() -> tuple[SealedLog, int]:
+def proven_log(*, asked: bool = True) -> tuple[SealedLog, int]:
     sealed = SealedLog(AuditLog())
     hooks = sealed.log.hook("w0").open(), sealed.log.hook("w10").open()
     for hook in hooks:
@@ -34,8 +34,8 @@ def proven_log() -> tuple[SealedLog, int]:
     request = sealed.log.delete()
     for hook in hooks:
         hook.obey(request)
-    nonce = sealed.log.nonce(request)
-    for hook in hooks:
+    nonce = sealed.log.nonce(request) if asked else None
+    for hook in hooks if asked else ():
         hook.ack(request, nonce=nonce)
     sealed.seal()
     return sealed, request
@@ -73,6 +73,14 @@ def test_no_byte_of_it_can_be_changed_for_another_proof(tmp_path: Path) -> None:
         "archive_garbled",
         "archive_unverified",
     }
+
+
+def test_a_question_that_was_never_asked_leaves_it_pending(tmp_path: Path) -> None:
+    sealed, request = proven_log(asked=False)
+    run(sealed, FsspecStore(str(tmp_path)))
+    found = asyncio.run(judged(tmp_path, request))
+    assert found.kind is VerdictKind.PENDING
+    assert {reason.condition for reason in found.reasons} == {"P9"}
 
 
 @pytest.mark.parametrize("topic", ["kv.control", "kv.events"])
