@@ -209,6 +209,8 @@ class Evidence:
         self._named = scoped_ids(request.scope)
         self._bound: frozenset[bytes] | None = None
         self._unnamed = frozenset[bytes]()
+        self.everywhere = isinstance(request.scope, ProfileScope)
+        """Whether the scope reaches every domain, those without a known name too."""
         self.scope_domains = self.domains()
         self._lives: dict[tuple[str, int, str], list[StreamCase]] = {}
         self._verify = verify
@@ -225,11 +227,6 @@ class Evidence:
             setattr(self, name, state[name])
         for case in self.streams.values():
             self._lives.setdefault(case.epoch.life, []).append(case)
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether the scope reaches every domain, those without a known name too."""
-        return isinstance(self.request.scope, ProfileScope)
 
     @property
     def unnamed(self) -> frozenset[bytes]:
@@ -342,7 +339,7 @@ class Evidence:
     def _apply(self, case: StreamCase, record: StreamRecord) -> None:
         header, fold = record.header, case.fold
         known = self.registry.hashes.get(header.control.offset)
-        if self.registry.contiguous and known != header.control.hash:
+        if known != header.control.hash and self.registry.contiguous:
             case.control_disputes.append(header.seq)
         signed = record.signature is not None and self._verify(
             case.epoch.body.public_key, record.signature, record.header_line

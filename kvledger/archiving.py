@@ -53,6 +53,8 @@ class ArchiveState:
     added: int = 0
     adopted: int = 0
     released: dict[int, int] = field(default_factory=dict)
+    subjects_to: int | None = None
+    """Up to which offset kv.subjects is archived under a seal of the newest checkpoint; None: it isn't."""
 
 
 async def archive_log(
@@ -80,6 +82,7 @@ async def archive_log(
         if written is not None:
             state.added, state.adopted, state.problems = written.added, written.adopted, written.problems
         if manifest is not None:
+            state.subjects_to = None if manifest.subjects is None else manifest.subjects.segment.next
             gone = written.gone if written is not None else dropped_unarchived(manifest, starts)
             state.lost = begun_before(manifest, gone)
         await _look_at_retention(at, state)

@@ -4,18 +4,22 @@ signed checkpoint. Nothing is given that wasn't verified."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from auditor.anchoring import Anchor, WitnessPolicy, appraise, make_anchor
 from auditor.archive.check import sealed_subjects, why_untrusted
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.manifest import Manifest, kept_segments, name_of
 from auditor.archive.reader import ArchivedReader
 from auditor.checkpoint import Note
+from auditor.finding import Verdict
+from auditor.live import LiveAudit
 from auditor.log import Take
 from auditor.main_log import MainLog
 from auditor.registry import ControlFold
+from auditor.verdict import judge
 from events.kafka.connection import RawRecord
 from events.model.audit import Segment
 from events.signing import Verify
@@ -176,3 +180,35 @@ class ArchivedLog:
 
     async def stop(self) -> None:
         """There is nothing to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAlone:
+    """Verdicts as of the archive's end, and what a bundle takes. `begins`: where a partition is archived from some
+    later record on only."""
+
+    verdicts: list[Verdict]
+    audit: LiveAudit
+    anchor: Anchor
+    begins: list[str]
+
+
+async def judge_alone(
+    found: ArchivedControl,
+    numbers: Sequence[int],
+    keys: Mapping[str, bytes],
+    policy: WitnessPolicy,
+    verify: Verify,
+) -> JudgedAlone:
+    """Nothing is asked and nothing waited for. `keys`: domain -> alias key. Raises UnknownRequestError,
+    ArchiveError."""
+    log = ArchivedLog(found)
+    audit = LiveAudit(log, keys, verify, monotonic_s=lambda: 0.0)
+    await audit.open()
+    await audit.attach(found.main.segments)
+    await audit.run(numbers, 0.0, None)
+    anchor = make_anchor(found.main, found.note, policy, audit.starts)
+    anchor = replace(anchor, said=(*anchor.said, *log.problems, *log.events.problems))
+    anchoring = appraise(anchor, audit.settle())
+    verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
+    return JudgedAlone(verdicts, audit, anchor, log.events.begins)

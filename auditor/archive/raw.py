@@ -24,6 +24,8 @@ from events.model.audit import Segment
 MAGIC = b"kvledger raw segment v1\n"
 MAX_FIELD_BYTES = 64 << 20
 """No key, signature or value is longer: brokers take 2 MB."""
+CHUNK_BYTES = 1 << 18
+"""Read at once: a file system behind fsspec makes every call dear."""
 _FRAME = struct.Struct(">QqiII")
 
 
@@ -39,37 +41,52 @@ def read_records(file: BinaryIO, topic: str, partition: int) -> Iterator[RawReco
     """Every record of a raw file in order. Raises ArchiveError(archive_garbled) where its form fails; whether the
     records are the sealed ones is `root_of`'s to say."""
     where = f"{topic}/{partition}"
-    if file.read(len(MAGIC)) != MAGIC:
+    buffer, at = file.read(len(MAGIC)), len(MAGIC)
+    if buffer != MAGIC:
         raise ArchiveError("archive_garbled", f"a raw file of {where} doesn't begin as one")
-    while frame := _exactly(file, _FRAME.size, where):
-        offset, timestamp_ms, key_bytes, signature_bytes, value_bytes = _FRAME.unpack(frame)
+    while True:
+        if len(buffer) - at < _FRAME.size:
+            buffer, at = _filled(file, buffer[at:], _FRAME.size), 0
+            if not buffer:
+                return
+        _must_hold(buffer, _FRAME.size, where)
+        offset, timestamp_ms, key_bytes, signature_bytes, value_bytes = _FRAME.unpack_from(buffer, at)
+        at += _FRAME.size
         if max(key_bytes, signature_bytes, value_bytes) > MAX_FIELD_BYTES or key_bytes < -1:
             raise ArchiveError("archive_garbled", f"a raw file of {where} holds an impossible length")
-        size = max(key_bytes, 0) + signature_bytes + value_bytes
-        body = _exactly(file, size, where)
-        if len(body) != size:
-            raise ArchiveError("archive_garbled", f"a raw file of {where} is cut")
-        at = max(key_bytes, 0)
+        signed = max(key_bytes, 0)
+        valued = signed + signature_bytes
+        size = valued + value_bytes
+        if len(buffer) - at < size:
+            buffer, at = _filled(file, buffer[at:], size), 0
+            _must_hold(buffer, size, where)
         yield RawRecord(
             topic,
             partition,
             offset,
-            None if key_bytes < 0 else body[:at],
-            body[at + signature_bytes :],
-            body[at : at + signature_bytes] or None,
+            None if key_bytes < 0 else buffer[at : at + signed],
+            buffer[at + valued : at + size],
+            buffer[at + signed : at + valued] or None,
             timestamp_ms,
         )
+        at += size
 
 
-def _exactly(file: BinaryIO, size: int, where: str) -> bytes:
-    """`size` bytes, or none at the file's end."""
-    found = file.read(size)
-    while found and len(found) < size:
-        more = file.read(size - len(found))
+def _filled(file: BinaryIO, rest: bytes, size: int) -> bytes:
+    """The rest and what follows it: at least `size` bytes, fewer at the file's end."""
+    parts, have = [rest], len(rest)
+    while have < size:
+        more = file.read(max(CHUNK_BYTES, size - have))
         if not more:
-            raise ArchiveError("archive_garbled", f"a raw file of {where} is cut")
-        found += more
-    return found
+            break
+        parts.append(more)
+        have += len(more)
+    return b"".join(parts)
+
+
+def _must_hold(buffer: bytes, size: int, where: str) -> None:
+    if len(buffer) < size:
+        raise ArchiveError("archive_garbled", f"a raw file of {where} is cut")
 
 
 def is_sealed(segment: Segment, records: Iterable[RawRecord]) -> bool:

@@ -140,6 +140,8 @@ def _print(state: ArchiveState, *, write: bool) -> None:
             f"  {name:16} archived {span}; the log holds {one.log_start} to {one.log_end},"
             f" {one.unarchived} of it only there"
         )
+    if state.subjects_to is not None:
+        typer.echo(f"  {'kv.subjects/0':16} archived up to {state.subjects_to}, as it was sealed")
     for partition, at in sorted(state.released.items()):
         typer.echo(f"  kv.events/{partition} released below {at}")
     for line in [*state.problems, *state.lost][:SHOWN]:

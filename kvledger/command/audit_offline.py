@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import typer
 
-from auditor.anchoring import Anchor, appraise, make_anchor
-from auditor.archive.alone import ArchivedControl, ArchivedLog, read_control
+from auditor.archive.alone import ArchivedControl, judge_alone, read_control
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.store import FsspecStore
 from auditor.finding import Verdict
-from auditor.live import LiveAudit, UnknownRequestError
-from auditor.verdict import judge
+from auditor.live import UnknownRequestError
 from events.ids import Role
 from events.signing import verify
 from kvledger.command.archive import refused
@@ -69,21 +64,13 @@ def _log_of(store: FsspecStore, trusted: bytes) -> ArchivedControl:
 async def _judge(
     settings: Settings, found: ArchivedControl, numbers: list[int] | None, bundle: Path | None
 ) -> list[Verdict]:
-    keys: Mapping[str, bytes] = {name: known.alias_key for name, known in load_ring(settings.home).items()}
-    log = ArchivedLog(found)
-    audit = LiveAudit(log, keys, verify, monotonic_s=time.monotonic)
-    wanted = chosen(numbers, await audit.open())
-    await audit.attach(found.main.segments)
-    await audit.run(wanted, 0.0, None)
-    settled = audit.settle()
-    anchor: Anchor = make_anchor(found.main, found.note, load_witnesses(settings.home).policy, audit.starts)
-    anchor = replace(anchor, said=(*anchor.said, *log.problems, *log.events.problems))
-    anchoring = appraise(anchor, settled)
-    verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in wanted]
-    for line in log.events.begins:
+    keys = {name: known.alias_key for name, known in load_ring(settings.home).items()}
+    wanted = chosen(numbers, found.main.registry.requests)
+    done = await judge_alone(found, wanted, keys, load_witnesses(settings.home).policy, verify)
+    for line in done.begins:
         typer.echo(f"kvledger: {line}", err=True)
-    positions = ", ".join(f"{at.topic}/{at.partition}@{at.offset}" for at in audit.frontier)
+    positions = ", ".join(f"{at.topic}/{at.partition}@{at.offset}" for at in done.audit.frontier)
     typer.echo(f"kvledger: judged from the archive alone, as of {positions}", err=True)
     if bundle is not None:
-        await write_bundle(settings, audit, verdicts[0], anchor, bundle)
-    return verdicts
+        await write_bundle(settings, done.audit, done.verdicts[0], done.anchor, bundle)
+    return done.verdicts

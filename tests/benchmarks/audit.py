@@ -1,6 +1,6 @@
 """Block operations a second of an audit's replay, from Kafka and from an archive; its memory; what a later audit costs.
 
-    python -m tests.benchmarks.audit [--records 4000] [--chain 64] [--json]
+    python -m tests.benchmarks.audit [--records 4000] [--chain 64 4] [--json]
 
 Starts a Kafka of its own. Four workers store chains of blocks, one a record, and evict as many once they hold 250,
 then a tenant is deleted; the log is taken at one size and at four times that, with the same inventory. Each audit runs
@@ -49,6 +49,7 @@ class Row:
     """One audit. `operations`: block operations of the whole log; `read`: those of the records that were read."""
 
     source: str
+    chain: int
     records: int
     operations: int
     read: int
@@ -148,6 +149,7 @@ class Workload:
             raise SystemExit(f"the audit from {source} says {found['kind']}")
         return Row(
             source,
+            self.chain,
             self.records,
             self.operations,
             read,
@@ -216,7 +218,9 @@ async def child(given: list[str], archive: str | None, *, incremental: bool) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--records", type=int, default=4_000)
-    parser.add_argument("--chain", type=int, default=64, help="blocks stored by a record")
+    parser.add_argument(
+        "--chain", type=int, nargs="+", default=[64, 4], help="blocks stored by a record; one log for each"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--archive", help=argparse.SUPPRESS)
@@ -230,20 +234,21 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         running_stack(stack_settings(Path(folder) / "home"), extent=Extent.SERVICES) as at,
     ):
-        for times in (1, 4):
-            rows += asyncio.run(
-                measure(at.kafka, Path(folder), f"x{times}", times * options.records, options.chain)
-            )
+        for chain in options.chain:
+            for times in (1, 4):
+                name, records = f"c{chain}x{times}", times * options.records
+                rows += asyncio.run(measure(at.kafka, Path(folder), name, records, chain))
     load = os.getloadavg()[0]
     if options.json:
         print(json.dumps({"rows": [asdict(one) for one in rows], "load_average": load}))
         return
     print(
-        f"{'read from':30}{'records':>9}{'operations':>12}{'read':>10}{'cpu s':>8}{'ops/cpu s':>11}{'MB':>6}"
+        f"{'read from':30}{'blocks':>7}{'records':>9}{'operations':>12}{'read':>10}{'cpu s':>8}{'wall s':>8}"
+        f"{'ops/cpu s':>11}{'MB':>6}"
     )
     for one in rows:
         print(
-            f"{one.source:30}{one.records:9d}{one.operations:12d}{one.read:10d}{one.cpu_s:8.2f}"
+            f"{one.source:30}{one.chain:7d}{one.records:9d}{one.operations:12d}{one.read:10d}{one.cpu_s:8.2f}"
             f"{one.wall_s:8.2f}{one.per_cpu_s:11d}{one.resident_mb:6d}"
         )
     print(f"load average {load:.1f}")

@@ -12,10 +12,10 @@ from typing import BinaryIO
 from auditor.archive.store import FsspecStore
 from auditor.main_log import MainLog, split
 from auditor.registry import ControlFold
-from auditor.segment import LogWatch, Partition, raw_leaf
+from auditor.segment import LogWatch, Partition, SubjectsWatch, raw_leaf
 from events.codec import dump
 from events.kafka.connection import RawRecord
-from events.model.audit import AuditRecord, AuditStatement, CheckpointSigned, Segment
+from events.model.audit import AuditRecord, AuditStatement, CheckpointSigned, Segment, SubjectsSealed
 from events.signing import verify
 from tests.support.audit_log import AuditLog
 from tests.support.bundle import AUDITOR, raw
@@ -28,6 +28,7 @@ class SealedLog:
     log: AuditLog
     audit: list[bytes] = field(default_factory=list)
     asked: list[Segment] = field(default_factory=list)
+    subjects: list[tuple[bytes, bytes | None]] = field(default_factory=list)
 
     def records(self) -> list[RawRecord]:
         control = [raw("kv.control", 0, o, v, s) for o, (v, s) in enumerate(self.log.control.records)]
@@ -55,8 +56,18 @@ class SealedLog:
         new = watch.settle({(at.topic, at.partition): at.offset for at in self.log.frontier()}).new
         for statement in split(new, main.size, self.log.control.log, 99):
             self.say(statement)
-        note = self.main().sign_head(AUDITOR).to_bytes().decode()
+        main = self.main()
+        note = main.sign_head(AUDITOR).to_bytes().decode()
         self.say(CheckpointSigned(log=self.log.control.log, note=note))
+        if self.subjects:
+            watch_subjects = SubjectsWatch()
+            for record in self.bindings():
+                watch_subjects.take(record)
+            segment = watch_subjects.segment()
+            self.say(SubjectsSealed(log=self.log.control.log, main_size=main.size, segment=segment))
+
+    def bindings(self) -> list[RawRecord]:
+        return [raw("kv.subjects", 0, offset, *one) for offset, one in enumerate(self.subjects)]
 
     def say(self, statement: AuditStatement) -> None:
         line = dump(statement)
@@ -67,7 +78,7 @@ class SealedLog:
 
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         self.asked.append(segment)
-        for one in self.records():
+        for one in (*self.records(), *self.bindings()):
             here = (one.topic, one.partition) == (segment.topic, segment.partition)
             if here and segment.first <= one.offset < segment.next:
                 take(one)

@@ -7,15 +7,20 @@ import json
 import shutil
 from pathlib import Path
 
+import duckdb
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from auditor.finding import Verdict
+from events.chain import sha256
+from events.codec import dump
 from events.ids import Role
 from events.kafka.connection import KafkaConnection
 from events.kafka.topic_admin import drop_records
-from events.topic import EVENTS, TopicNames
+from events.model.audit import SubjectBound
+from events.model.control import SubjectScope
+from events.topic import EVENTS, SUBJECTS, TopicNames
 from kvledger.archiving import archive_log
 from kvledger.command.archive import archive as archive_command
 from kvledger.command.audit import audit_requests
@@ -150,6 +155,58 @@ async def test_an_archive_alone_gives_the_same_verdict_without_a_broker(
         "audit", "run", "--request", "2", "--archive", str(place), "--offline", home=published.home
     )
     assert (done.code, "no deletion request 2" in done.error) == (2, True)
+
+
+async def test_a_subjects_bindings_are_sealed_archived_and_needed_for_its_proof(
+    published: Published, tmp_path: Path
+) -> None:
+    log, pseudonym = published.log, sha256(b"patient 17")
+    hook = log.hook("w0").open()
+    leaf = hook.store("acme", 1, 2, 3)[-1]
+    bound = dump(SubjectBound(subject=pseudonym, domain="acme", leaves=(leaf,)))
+    signed = log.control.signers[Role.CONTROL].sign(bound)
+    request = log.delete(
+        SubjectScope(domain="acme", subject=pseudonym.hex(), pseudonym=pseudonym, leaves=(leaf,))
+    )
+    hook.remove("acme", [leaf], request)
+    hook.ack(request, "acme")
+    hook.ack(request, "acme", nonce=log.nonce(request))
+    await published.publish()
+    await published._send(TopicNames(published.prefix).of(SUBJECTS), 0, [(bound, signed)])
+    code, whole = published.verdict(request)
+    assert (code, whole.kind) == (0, "PROVEN")
+
+    place = tmp_path / "archive"
+    given = ("audit", "run", "--request", str(request), "--archive", str(place), "--offline", "--json")
+    assert archive(published)[0] == 0
+    done = without_network(*given, home=published.home)  # the audit sealed the log, not kv.subjects
+    found = Verdict.model_validate_json(done.out)
+    assert (done.code, found.kind) == (2, "UNPROVABLE")
+    assert "kv.subjects was not sealed" in done.out
+
+    make(published)
+    code, state, _ = archive(published)
+    assert (code, state["subjects_to"]) == (0, 1)
+    before = {file: file.stat().st_mtime_ns for file in place.rglob("*") if file.is_file()}
+    assert archive(published)[0] == 0
+    assert before == {file: file.stat().st_mtime_ns for file in place.rglob("*") if file.is_file()}
+    done = without_network(*given, home=published.home)
+    assert (done.code, Verdict.model_validate_json(done.out)) == (0, whole), done.error
+    check(place)
+    with duckdb.connect() as connection:
+        asked = f"SELECT kind, body ->> '$.domain' FROM '{place}/*/kv.subjects/0/*.records.parquet'"
+        assert connection.execute(asked).fetchall() == [("subject_bound", "acme")]
+
+    (raw,) = place.glob("*/kv.subjects/0/*.raw")
+    content = raw.read_bytes()
+    for spoilt in (content[:-3], content[:24], content.replace(pseudonym.hex().encode(), b"0" * 64), None):
+        raw.unlink(missing_ok=True)
+        if spoilt is not None:
+            raw.write_bytes(spoilt)
+        done = without_network(*given, home=published.home)
+        assert (done.code, "checkpoint_unverified" in done.out, "Traceback" in done.error) == (2, True, False)
+        with pytest.raises(CommandError, match="archive_"):
+            check(place)
 
 
 async def test_retention_that_runs_ahead_of_the_archive_is_an_error(published: Published) -> None:

@@ -30,9 +30,9 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["tests.support.memory_archive", "auditor.archive.writer"])
 
 
-def made_log() -> SealedLog:
-    """Two segments of kv.control and of two partitions."""
-    sealed = SealedLog(AuditLog())
+def made_log(*subjects: tuple[bytes, bytes | None]) -> SealedLog:
+    """Two segments of kv.control and of two partitions; kv.subjects, if there is any."""
+    sealed = SealedLog(AuditLog(), subjects=list(subjects))
     first, second = sealed.log.hook("w0").open(), sealed.log.hook("w10").open()
     first.store("acme", 1, 2, 3)
     sealed.seal()

@@ -10,6 +10,10 @@ import pytest
 
 from auditor.archive.store import FsspecStore
 from auditor.archive.table import EVENTS, RECORDS
+from events.chain import sha256
+from events.codec import dump
+from events.model.audit import SubjectBound
+from tests.support.log import block
 from tests.unit.auditor.archive.test_archive import made_log, run
 
 PAGE = (Path(__file__).parents[4] / "docs" / "archive.md").read_text()
@@ -17,9 +21,12 @@ EXAMPLES = re.findall(r"```sql\n(.*?)```\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_every_documented_query_gives_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(made_log(), FsspecStore(str(tmp_path / "archive")))
+    bound = SubjectBound(
+        subject=sha256(b"patient 17"), domain="acme", leaves=(block("acme", 2), block("acme", 3))
+    )
+    run(made_log((dump(bound), bytes(64))), FsspecStore(str(tmp_path / "archive")))
     monkeypatch.chdir(tmp_path)
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     with duckdb.connect() as connection:
         for query, answer in EXAMPLES:
             rows = connection.execute(query).fetchall()
