@@ -55,14 +55,16 @@ def make_bundle(
     signer: Signer,
     anchor: Anchor | None = None,
     stamp: StampStated | None = None,
+    *,
+    given_ms: int | None = None,
 ) -> bytes:
-    """The whole file. `stamp` is what the anchor's time stamp says.
+    """The whole file. `stamp` is what the anchor's time stamp says, `given_ms` the auditor's clock at the verdict.
 
     `control` and `events` are raw records up to the verdict's frontier, `events` in offset
     order within each partition; everything of other tenants is left out here."""
     lines = [_line(one) for one in _evidence_lines(evidence, control, events, anchor)]
     body = b"".join(lines)
-    payload = make_statement(make_predicate(verdict, evidence, anchor, stamp), sha256(body))
+    payload = make_statement(make_predicate(verdict, evidence, anchor, stamp, given_ms), sha256(body))
     return seal(payload, signer) + b"\n" + body
 
 
@@ -134,6 +136,8 @@ class Curtain:
         principal = decoded.header.key_scope
         if principal is not None and principal != self._evidence.request.key_scope:
             return self._sealed(record, ignored)
+        if ignored is not None and not ignored.broken:
+            return self._sealed(record, ignored)  # why nobody obeys it isn't in the header
         return line
 
     def _sealed(self, record: RawRecord, ignored: Ignored | None) -> dict[str, object]:
@@ -166,7 +170,9 @@ class Curtain:
                     self._holds.add(body.hold)
                 return shown
             case HoldReleased():
-                return body.hold in self._holds
+                shown = body.hold in self._holds
+                self._holds.discard(body.hold)  # of that name the next may be another tenant's
+                return shown
             case PolicySet():
                 return self._placed(body, tenant)
             case SaltBound():

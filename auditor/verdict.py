@@ -19,6 +19,8 @@ from events.model.audit import PartitionPosition
 
 UNANCHORED = Anchoring()
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+ON_ACKS: frozenset[Condition] = frozenset({"P3", "P4", "P5"})
+"""Conditions that look at acks, and so at nothing of a life that hasn't acked."""
 
 
 def judge(
@@ -44,6 +46,7 @@ def judge(
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
     found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
     moved = transfers(evidence)
+    answered = condition.all_discharged(evidence, _still_owing(owing, without))
     return Verdict(
         kind=decide(found),
         request=evidence.request.number,
@@ -53,7 +56,7 @@ def judge(
         frontier=tuple(frontier),
         control_hash=evidence.registry.hash.hex(),
         closing_nonce=nonce,
-        conditions={name: _standing(name, found, without) for name in CONDITIONS},
+        conditions={name: _standing(name, found, without, answered=answered) for name in CONDITIONS},
         reasons=tuple(found.reasons),
         counterexamples=tuple(found.counterexamples),
         holders=tuple(_holders(evidence, owing, gone)),
@@ -192,7 +195,9 @@ def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None)
     return ""
 
 
-def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -> Standing:
+def _standing(name: Condition, found: Findings, without: frozenset[Condition], *, answered: bool) -> Standing:
+    """`answered`: every life that owes has discharged. Until then nothing that asks for acks is met by those that
+    there are."""
     if name in without:
         return "not_evaluated"
     refuting = {"P4" if one.event == "ack" else "P5" for one in found.counterexamples}
@@ -203,7 +208,9 @@ def _standing(name: Condition, found: Findings, without: frozenset[Condition]) -
         return "not_evaluated"
     if any(reason.waits for reason in mine):
         return "waiting"
-    return "unmet" if mine else "met"
+    if mine or (name == "P2" and not answered):
+        return "unmet"
+    return "not_evaluated" if name in ON_ACKS and not answered else "met"
 
 
 def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:

@@ -15,7 +15,7 @@ from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
-from reportlab.platypus import ListFlowable, ListItem, SimpleDocTemplate, Spacer
+from reportlab.platypus import CondPageBreak, ListFlowable, ListItem, SimpleDocTemplate, Spacer
 from reportlab.platypus import Paragraph as Text
 from reportlab.platypus import Table as Grid
 
@@ -35,7 +35,9 @@ from auditor.paper.element import (
 PLAIN, STRONG = "Vera", "VeraBd"
 MARGIN = 15 * mm
 PAGE = landscape(A4)
-WIDTH = PAGE[0] - 2 * MARGIN
+INSET = 6
+"""What a frame leaves free at either side, in points."""
+WIDTH = PAGE[0] - 2 * (MARGIN + INSET)
 BAR = 60 * mm
 TONES = {
     "good": colors.HexColor(0x1B5E20),
@@ -70,8 +72,8 @@ def to_pdf(paper: Paper) -> bytes:
     def foot(canvas: Any, page: Any) -> None:
         canvas.saveState()
         canvas.setFont(PLAIN, 7)
-        canvas.drawString(MARGIN, MARGIN, _safe(paper.running))
-        canvas.drawRightString(PAGE[0] - MARGIN, MARGIN, f"page {page.page}")
+        canvas.drawString(MARGIN + INSET, MARGIN, _safe(paper.running))
+        canvas.drawRightString(PAGE[0] - MARGIN - INSET, MARGIN, f"page {page.page}")
         canvas.restoreState()
 
     story = [Text(_marked(paper.title), _style(16, bold=True, after=6))]
@@ -104,18 +106,16 @@ def _style(
     bold: bool = False,
     after: float = 3,
     right: bool = False,
-    leads: bool = False,
     tint: Any = None,
 ) -> Any:
     style = ParagraphStyle(
-        f"{size}{bold}{after}{right}{leads}{tint}",
+        f"{size}{bold}{after}{right}{tint}",
         fontName=STRONG if bold else PLAIN,
         fontSize=size,
         leading=size * 1.35,
         spaceAfter=after,
         wordWrap=None if bold and size > 9 else "CJK",
         textColor=tint or colors.black,
-        keepWithNext=leads,
     )
     if right:
         style.alignment = TA_RIGHT
@@ -129,10 +129,11 @@ def _cell(text: str, *, bold: bool = False, right: bool = False) -> Any:
 def _flow(element: Element) -> Iterator[Any]:
     match element:
         case Heading():
+            yield CondPageBreak(40 * mm)
             yield Spacer(1, 8 if element.level == 2 else 4)
-            style = _style(12 if element.level == 2 else 10, bold=True, leads=True)
-            yield Text(_marked(element.text), style)
+            yield Text(_marked(element.text), _style(12 if element.level == 2 else 10, bold=True))
         case Paragraph():
+            yield CondPageBreak(18 * mm if element.leads else 0)
             yield Text(_marked(element.text), _style(9))
         case Items():
             yield ListFlowable(
@@ -140,26 +141,33 @@ def _flow(element: Element) -> Iterator[Any]:
                 bulletType="bullet",
                 start="•",
             )
+            yield Spacer(1, 4)
         case Notice():
             tint = TONES[element.tone]
             text = [
                 Text(_marked(element.title), _style(11, bold=True, tint=tint)),
                 Text(_marked(element.text), _style(9)),
             ]
-            box = Grid([[text]], colWidths=[WIDTH], splitInRow=1, spaceAfter=6)
+            box = Grid([[text]], colWidths=[WIDTH], splitInRow=1, spaceAfter=6, hAlign="LEFT")
             box.setStyle([("BOX", (0, 0), (-1, -1), 0.6, tint), ("LINEBEFORE", (0, 0), (0, -1), 5, tint)])
             yield box
         case Facts():
             rows = [[_cell(name, bold=True), _cell(value)] for name, value in element.rows]
             yield _grid(rows, [60 * mm, WIDTH - 60 * mm], head=False)
         case Table():
-            yield Text(_marked(element.caption), _style(8, bold=True, leads=True))
+            yield from _caption(element.caption)
             head = [[_cell(column, bold=True) for column in element.columns]]
             yield _grid([*head, *([_cell(cell) for cell in row] for row in element.rows)], _widths(element))
         case Bars():
-            yield Text(_marked(element.caption), _style(8, bold=True, leads=True))
+            yield from _caption(element.caption)
             if element.rows:
                 yield _bars(element)
+
+
+def _caption(text: str) -> Iterator[Any]:
+    """Never the last line of a page."""
+    yield CondPageBreak(28 * mm)
+    yield Text(_marked(text), _style(8, bold=True))
 
 
 def _grid(rows: list[list[Any]], widths: list[float], *, head: bool = True) -> Any:
