@@ -1,4 +1,4 @@
-"""A paper as PDF, with ReportLab (extra `report`). The HTML is the form for screen readers; this one is for files."""
+"""A paper as PDF, with ReportLab (extra `report`), tagged for screen readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.platypus import CondPageBreak, ListFlowable, ListItem, SimpleDocTemplate, Spacer
-from reportlab.platypus import Paragraph as Text
 from reportlab.platypus import Table as Grid
 
 from auditor.paper.element import (
@@ -31,6 +30,7 @@ from auditor.paper.element import (
     Table,
     visible,
 )
+from auditor.paper.pdf_tag import Node, TaggedCanvas, TaggedText
 
 PLAIN, STRONG = "Vera", "VeraBd"
 MARGIN = 15 * mm
@@ -76,10 +76,15 @@ def to_pdf(paper: Paper) -> bytes:
         canvas.drawRightString(PAGE[0] - MARGIN - INSET, MARGIN, f"page {page.page}")
         canvas.restoreState()
 
-    story = [Text(_marked(paper.title), _style(16, bold=True, after=6))]
+    tree = Node("Document")
+    story = [_text(paper.title, _style(16, bold=True, after=6), tree.add("H1"))]
     for element in paper.elements:
-        story += _flow(element)
-    document.build(story, onFirstPage=foot, onLaterPages=foot)
+        story += _flow(element, tree)
+
+    def canvas_of(*parts: Any, **more: Any) -> TaggedCanvas:
+        return TaggedCanvas(*parts, tree=tree, **more)
+
+    document.build(story, onFirstPage=foot, onLaterPages=foot, canvasmaker=canvas_of)
     return into.getvalue()
 
 
@@ -122,52 +127,75 @@ def _style(
     return style
 
 
-def _cell(text: str, *, bold: bool = False, right: bool = False) -> Any:
-    return Text(_marked(text), _style(7, bold=bold, after=0, right=right))
+def _text(text: str, style: Any, node: Node) -> Any:
+    return TaggedText(_marked(text), style, node=node)
 
 
-def _flow(element: Element) -> Iterator[Any]:
+def _cell(text: str, node: Node, *, bold: bool = False, right: bool = False) -> Any:
+    return _text(text, _style(7, bold=bold, after=0, right=right), node)
+
+
+def _flow(element: Element, tree: Node) -> Iterator[Any]:
     match element:
         case Heading():
             yield CondPageBreak(40 * mm)
             yield Spacer(1, 8 if element.level == 2 else 4)
-            yield Text(_marked(element.text), _style(12 if element.level == 2 else 10, bold=True))
+            style = _style(12 if element.level == 2 else 10, bold=True)
+            yield _text(element.text, style, tree.add(f"H{element.level}"))
         case Paragraph():
             yield CondPageBreak(18 * mm if element.leads else 0)
-            yield Text(_marked(element.text), _style(9))
+            yield _text(element.text, _style(9), tree.add("P"))
         case Items():
+            list_ = tree.add("L")
+            style = _style(9, after=1)
             yield ListFlowable(
-                [ListItem(Text(_marked(item), _style(9, after=1))) for item in element.items],
+                [ListItem(_text(item, style, list_.add("LI").add("LBody"))) for item in element.items],
                 bulletType="bullet",
                 start="•",
             )
             yield Spacer(1, 4)
         case Notice():
-            tint = TONES[element.tone]
+            tint, note = TONES[element.tone], tree.add("Div")
             text = [
-                Text(_marked(element.title), _style(11, bold=True, tint=tint)),
-                Text(_marked(element.text), _style(9)),
+                _text(element.title, _style(11, bold=True, tint=tint), note.add("P")),
+                _text(element.text, _style(9), note.add("P")),
             ]
             box = Grid([[text]], colWidths=[WIDTH], splitInRow=1, spaceAfter=6, hAlign="LEFT")
             box.setStyle([("BOX", (0, 0), (-1, -1), 0.6, tint), ("LINEBEFORE", (0, 0), (0, -1), 5, tint)])
             yield box
         case Facts():
-            rows = [[_cell(name, bold=True), _cell(value)] for name, value in element.rows]
+            table, rows = tree.add("Table"), []
+            for name, value in element.rows:
+                line = table.add("TR")
+                rows.append(
+                    [_cell(name, line.add("TH", scope="Row"), bold=True), _cell(value, line.add("TD"))]
+                )
             yield _grid(rows, [60 * mm, WIDTH - 60 * mm], head=False)
         case Table():
-            yield from _caption(element.caption)
-            head = [[_cell(column, bold=True) for column in element.columns]]
-            yield _grid([*head, *([_cell(cell) for cell in row] for row in element.rows)], _widths(element))
+            table = tree.add("Table")
+            yield from _caption(element.caption, table)
+            line = table.add("TR")
+            rows = [
+                [
+                    _cell(column, line.add("TH", scope="Column", once=True), bold=True)
+                    for column in element.columns
+                ]
+            ]
+            for cells in element.rows:
+                line = table.add("TR")
+                rows.append([_cell(cell, line.add("TD")) for cell in cells])
+            yield _grid(rows, _widths(element))
         case Bars():
-            yield from _caption(element.caption)
+            table = tree.add("Table")
+            yield from _caption(element.caption, table)
             if element.rows:
-                yield _bars(element)
+                yield _bars(element, table)
 
 
-def _caption(text: str) -> Iterator[Any]:
+def _caption(text: str, table: Node) -> Iterator[Any]:
     """Never the last line of a page."""
     yield CondPageBreak(28 * mm)
-    yield Text(_marked(text), _style(8, bold=True))
+    yield _text(text, _style(8, bold=True), table.add("Caption"))
 
 
 def _grid(rows: list[list[Any]], widths: list[float], *, head: bool = True) -> Any:
@@ -190,7 +218,7 @@ def _widths(table: Table) -> list[float]:
     return [least + free * size / max(1, sum(sizes)) for size in sizes]
 
 
-def _bars(bars: Bars) -> Any:
+def _bars(bars: Bars, table: Node) -> Any:
     top = max((number for _, number, _ in bars.rows), default=0)
     rows: list[list[Any]] = []
     for label, number, meaning in bars.rows:
@@ -198,5 +226,8 @@ def _bars(bars: Bars) -> Any:
         if number and top:
             drawn = Grid([[""]], colWidths=[max(1.0, BAR * number / top)], rowHeights=[7], hAlign="LEFT")
             drawn.setStyle([("BACKGROUND", (0, 0), (-1, -1), colors.HexColor(0x3B5B92))])
-        rows.append([_cell(label, bold=True), _cell(f"{number:,}", right=True), drawn, _cell(meaning)])
+        line = table.add("TR")
+        named = _cell(label, line.add("TH", scope="Row"), bold=True)
+        count = _cell(f"{number:,}", line.add("TD"), right=True)
+        rows.append([named, count, drawn, _cell(meaning, line.add("TD"))])
     return _grid(rows, [50 * mm, 20 * mm, BAR + 6 * mm, WIDTH - 76 * mm - BAR], head=False)

@@ -116,7 +116,11 @@ def proof_paper(predicate: Predicate, source: Source) -> Paper:
 def _elements(predicate: Predicate, source: Source) -> Iterator[Element]:
     verdict = predicate.verdict
     tone, headline, sentence = VERDICTS[verdict.kind]
-    if verdict.kind is VerdictKind.PENDING and standing(predicate.holds):
+    if (
+        verdict.kind is VerdictKind.PENDING
+        and standing(predicate.holds)
+        and any(map(_unacked, verdict.reasons))
+    ):
         headline, sentence = HELD_HEADLINE, HELD_SENTENCE
     found = [Notice(headline, sentence, tone), *hold_notices(predicate.holds)]
     yield from (*found, source.notice()) if source.verified else (source.notice(), *found)
@@ -219,8 +223,8 @@ def _reasons(reasons: tuple[Reason, ...], *, held: bool) -> Iterator[Element]:
     yield Heading("Why it is not proven, and what would cure it")
     by_kind: dict[tuple[VerdictReason, Meaning], list[Reason]] = {}
     for one in reasons:
-        waits_for_hold = held and one.reason is VerdictReason.FRONTIER_BEHIND and one.condition == "P2"
-        by_kind.setdefault((one.reason, HELD if waits_for_hold else REASONS[one.reason]), []).append(one)
+        meaning = HELD if held and _unacked(one) else REASONS[one.reason]
+        by_kind.setdefault((one.reason, meaning), []).append(one)
     for (kind, meaning), mine in by_kind.items():
         waits = sum(one.waits for one in mine)
         yield Heading(f"{meaning.title} ({kind.value})", 3)
@@ -233,6 +237,11 @@ def _reasons(reasons: tuple[Reason, ...], *, held: bool) -> Iterator[Element]:
             ("Condition", "Concerns", "Finding", "Stated cure"),
             [(one.condition, one.subject, one.detail, one.cure) for one in mine],
         )
+
+
+def _unacked(reason: Reason) -> bool:
+    """Whether it is that a holder hasn't confirmed yet, which a legal hold explains."""
+    return reason.reason is VerdictReason.FRONTIER_BEHIND and reason.condition == "P2"
 
 
 def _counterexamples(verdict: Verdict) -> Iterator[Element]:

@@ -32,8 +32,8 @@ VERDICTS: dict[VerdictKind, tuple[Tone, str, str]] = {
         "good",
         "Proven: the data is gone from every registered holder.",
         "Every holder that had to answer has removed what this request covers and said so in its own signed "
-        "record, or its engine has ended, and its memory with it: whose word that is stands with each holder. The "
-        "auditor replayed the record from its beginning and found no copy left that existed before the request.",
+        "record, or its engine has ended and its memory with it; the list of holders says on whose word. The auditor "
+        "replayed the record from its beginning and found no copy left that existed before the request.",
     ),
     VerdictKind.REFUTED: (
         "bad",

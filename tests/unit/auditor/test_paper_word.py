@@ -71,6 +71,16 @@ def test_a_hold_that_was_placed_before_the_request_is_in_the_course_of_events_to
     assert "old-1 on domain acme/eu" in page[page.index("Course of events") :]
 
 
+def test_a_hold_that_came_when_all_had_confirmed_is_not_what_is_waited_for() -> None:
+    fleet = Fleet()
+    for hook in (fleet.a, fleet.b):
+        hook.obey(fleet.request)
+    page = told(held(fleet=fleet))
+    assert "Legal hold case-2031" in page
+    assert "Pending: not proven yet." in page
+    assert "forbids the removal" not in page
+
+
 def test_a_released_hold_is_history() -> None:
     fleet = held()
     released = fleet.log.say(HoldReleased(hold="case-2031"), Role.CONTROL, key_scope="legal.office")
