@@ -62,14 +62,16 @@ def make_bundle(
     signer: Signer,
     anchor: Anchor | None = None,
     stamp: StampStated | None = None,
+    *,
+    given_ms: int | None = None,
 ) -> bytes:
-    """The whole file. `stamp` is what the anchor's time stamp says.
+    """The whole file. `stamp` is what the anchor's time stamp says, `given_ms` the auditor's clock at the verdict.
 
     `control` are raw records up to the verdict's frontier, `shown` what `shown_record` gave for those of kv.events,
     in offset order within each partition; of other tenants neither shows anything."""
     lines = map(_line, _evidence_lines(evidence, control, anchor))
     body = b"".join(chain(lines, shown))
-    payload = make_statement(make_predicate(verdict, evidence, anchor, stamp), sha256(body))
+    payload = make_statement(make_predicate(verdict, evidence, anchor, stamp, given_ms), sha256(body))
     return seal(payload, signer) + b"\n" + body
 
 
@@ -171,7 +173,9 @@ class Curtain:
                     self._holds.add(body.hold)
                 return shown
             case HoldReleased():
-                return body.hold in self._holds
+                shown = body.hold in self._holds
+                self._holds.discard(body.hold)  # of that name the next may be another tenant's
+                return shown
             case PolicySet():
                 return self._placed(body, tenant)
             case SaltBound():

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from auditor.finding import Verdict
 from events.codec import dump
 from events.errors import KvledgerError
-from events.model.field import Hex32, Record
+from events.model.field import Count, Hex32, Record
 from events.signing import Signer, verify
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
@@ -23,9 +23,16 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "urn:kvledger:predicate:deletion-verdict:v1"
 
 CLAIM = (
-    "As of the frontier, no copy in scope that was admitted before the request existed on any registered "
-    "holder, under the assumptions listed; what is not PROVEN is not claimed."
+    "No registered holder has a copy left of what the request covers that was made before the request was written, "
+    "as of the frontier (the positions up to which the log was read for this verdict) and under the assumptions "
+    "listed. What is not PROVEN is not claimed."
 )
+CLAIMS = (
+    CLAIM,
+    "As of the frontier, no copy in scope that was admitted before the request existed on any registered "
+    "holder, under the assumptions listed; what is not PROVEN is not claimed.",
+)
+"""The claim, in this wording and in every earlier one; they mean the same."""
 NOT_CLAIMED = (
     "physical erasure of memory cells",
     "honesty of a worker that lies in signed statements",
@@ -115,9 +122,42 @@ class Moment(Record):
     written_ms: int
 
 
+class AttestationStated(Record):
+    """A record that ends what a holder owes: `kind` is "exit_attested" (of `subject`, "WORKER LIFE") or
+    "holder_destroyed" (of a store). `attester` is who says it, by the record; `signer` the id of the key that
+    signed it; `evidence` what is offered for it."""
+
+    offset: int
+    kind: str
+    subject: str
+    attester: str | None
+    evidence: str
+    signer: str
+    written_ms: int
+
+
+class HoldStated(Record):
+    """A legal hold on something in scope that stands at the frontier, or was released behind the request
+    (`released_at`). `placed_by` and `released_by` are principals, or the keys that signed where none is named."""
+
+    offset: int
+    hold: str
+    domain: str | None
+    tenant: str | None
+    reason: str
+    placed_by: str
+    signer: str
+    written_ms: int
+    released_at: int | None
+    released_by: str | None
+    released_ms: int | None
+
+
 class Predicate(Record):
     """What the auditor claims, and what he doesn't. Whoever verifies recomputes all of it but `verifier`, the
-    program that made it, and the checkpoint's time stamp."""
+    program that made it, `given_ms`, the auditor's clock at the verdict, and the checkpoint's time stamp. What
+    older programs left out is None: `given_ms`, `attestations` (those that a holder's discharge rests on) and
+    `holds`."""
 
     version: Literal[1] = 1
     log: str
@@ -130,6 +170,9 @@ class Predicate(Record):
     checkpoint: CheckpointStated | None
     timeline: tuple[Moment, ...]
     verifier: str
+    given_ms: Count | None = None
+    attestations: tuple[AttestationStated, ...] | None = None
+    holds: tuple[HoldStated, ...] | None = None
 
 
 class Statement(Record):

@@ -77,6 +77,9 @@ TIMED_KINDS = frozenset(
 )
 """Kinds that a proof's timeline names."""
 
+WORD_KINDS = frozenset({"exit_attested", "holder_destroyed", "hold_set", "hold_released"})
+"""Kinds of which a proof tells what was said, and by whom."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpochRegistered:
@@ -129,6 +132,15 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """An obeyed record of WORD_KINDS."""
+
+    offset: int
+    header: ControlHeader
+    body: ControlBody
+
+
+@dataclass(frozen=True, slots=True)
 class Ignored:
     """A record that no fold obeys. `broken` says that its signature or role didn't hold, `unread` that it
     was signed by a key of ours and yet couldn't be read; either is a fault of the log, the rest is noise."""
@@ -170,6 +182,7 @@ class ControlFold:
     requests: dict[int, RequestRead] = field(default_factory=dict)
     nonces: dict[int, int] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
     ignored: list[Ignored] = field(default_factory=list)
     withheld: int = 0
     _keys_used: set[tuple[str, str]] = field(default_factory=set)
@@ -405,6 +418,8 @@ class ControlFold:
                 self.inventories[offset] = body
             case _:
                 pass  # limits, policies, salts, invalidations, schema and terms decide no verdict
+        if body.kind in WORD_KINDS:
+            self.words.append(Word(offset, header, body))
         subject = _timed(body)
         if subject:
             self.told.append(Told(offset, body.kind, subject, header.written_ms))

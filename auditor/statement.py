@@ -1,7 +1,9 @@
-"""What a proof says around its verdict, from the evidence alone: request, membership, checkpoint, timeline. Pure."""
+"""What a proof says around its verdict, from the evidence alone: request, membership, checkpoint, timeline, and whose
+word it rests on. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,8 +13,11 @@ from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.proof import (
     CLAIM,
+    CLAIMS,
     NOT_CLAIMED,
+    AttestationStated,
     CheckpointStated,
+    HoldStated,
     KeyStated,
     Membership,
     Moment,
@@ -22,16 +27,22 @@ from auditor.proof import (
     WitnessStated,
 )
 from auditor.verdict import is_canary
+from events.model.control import ExitAttested, HolderDestroyed, HoldReleased, HoldSet, TenantScope
 from events.signing import key_id
 
 SHOWN_MOMENTS = 500
+_NAMED = re.compile(r"kv\.control/(\d+)")
 
 
 def make_predicate(
-    verdict: Verdict, evidence: Evidence, anchor: Anchor | None, stamp: StampStated | None = None
+    verdict: Verdict,
+    evidence: Evidence,
+    anchor: Anchor | None,
+    stamp: StampStated | None = None,
+    given_ms: int | None = None,
 ) -> Predicate:
     """The predicate of a bundle with this verdict, evidence and anchor. `stamp` is what the anchor's time stamp was
-    read to say."""
+    read to say, `given_ms` the auditor's clock."""
     request = evidence.request
     return Predicate(
         log=evidence.registry.log,
@@ -52,15 +63,27 @@ def make_predicate(
         checkpoint=None if anchor is None else state_checkpoint(anchor, stamp),
         timeline=tuple(_timeline(evidence))[:SHOWN_MOMENTS],
         verifier=f"kvledger {program_version()}",
+        given_ms=given_ms,
+        attestations=tuple(_attestations(verdict, evidence)),
+        holds=tuple(_holds(evidence)),
     )
 
 
-def told_alike(predicate: Predicate) -> Predicate:
-    """A predicate without what whoever verifies can't recompute from the evidence."""
-    checkpoint = predicate.checkpoint
-    if checkpoint is not None:
-        checkpoint = checkpoint.model_copy(update={"stamp": None})
-    return predicate.model_copy(update={"verifier": "", "checkpoint": checkpoint})
+def same_told(found: Predicate, stated: Predicate) -> bool:
+    """Whether a stated predicate says what the evidence was found to give, but for what nobody can recompute from
+    that. What an older program left out may be missing."""
+    checkpoint, stamped = found.checkpoint, stated.checkpoint
+    if checkpoint is not None and stamped is not None:
+        checkpoint = checkpoint.model_copy(update={"stamp": stamped.stamp})
+    left_out = {
+        name: None
+        for name, value in (("attestations", stated.attestations), ("holds", stated.holds))
+        if value is None
+    }
+    likened = {"verifier": stated.verifier, "given_ms": stated.given_ms, "checkpoint": checkpoint, **left_out}
+    if stated.claim in CLAIMS:
+        likened["claim"] = stated.claim
+    return found.model_copy(update=likened) == stated
 
 
 def program_version() -> str:
@@ -122,3 +145,68 @@ def _timeline(evidence: Evidence) -> Iterator[Moment]:
         if told.kind == "audit_nonce" and told.subject != f"request {number}":
             continue
         yield Moment(offset=told.offset, kind=told.kind, subject=told.subject, written_ms=told.written_ms)
+
+
+def _attestations(verdict: Verdict, evidence: Evidence) -> Iterator[AttestationStated]:
+    """The records that some holder's discharge names, and those of destroyed stores."""
+    named = {int(offset) for one in verdict.holders for offset in _NAMED.findall(one.discharge)}
+    stores = {one.durable_id for one in verdict.holders if one.discharge == "destroyed"}
+    for word in evidence.registry.words:
+        attester: str | None = None
+        match word.body:
+            case ExitAttested() as body if word.offset in named:
+                subject, attester = f"{body.worker} {body.engine_life}", body.attester
+            case HolderDestroyed() as body if body.durable_id in stores:
+                subject = body.durable_id
+            case _:
+                continue
+        yield AttestationStated(
+            offset=word.offset,
+            kind=body.kind,
+            subject=subject,
+            attester=attester,
+            evidence=body.evidence,
+            signer=word.header.signer,
+            written_ms=word.header.written_ms,
+        )
+
+
+def _holds(evidence: Evidence) -> list[HoldStated]:
+    """Legal holds on something in scope that stand, or stood when the request was written. One that is placed
+    again under its name takes the earlier one's place."""
+    found: list[HoldStated] = []
+    for word in evidence.registry.words:
+        who = word.header.key_scope or word.header.signer
+        if isinstance(word.body, HoldSet) and _reaches(evidence, word.body):
+            found = [one for one in found if one.hold != word.body.hold or one.released_at is not None]
+            found.append(
+                HoldStated(
+                    offset=word.offset,
+                    hold=word.body.hold,
+                    domain=word.body.domain,
+                    tenant=word.body.tenant,
+                    reason=word.body.reason,
+                    placed_by=who,
+                    signer=word.header.signer,
+                    written_ms=word.header.written_ms,
+                    released_at=None,
+                    released_by=None,
+                    released_ms=None,
+                )
+            )
+        elif isinstance(word.body, HoldReleased):
+            end = {"released_at": word.offset, "released_by": who, "released_ms": word.header.written_ms}
+            found = [
+                one.model_copy(update=end) if one.hold == word.body.hold and one.released_at is None else one
+                for one in found
+            ]
+    number = evidence.request.number
+    return [one for one in found if one.released_at is None or one.released_at > number]
+
+
+def _reaches(evidence: Evidence, hold: HoldSet) -> bool:
+    """Whether it stands on a domain in scope, or on the tenant whose deletion was requested. Nobody else's is told."""
+    owners, scope = evidence.registry.domains, evidence.request.scope
+    if isinstance(scope, TenantScope) and hold.tenant == scope.tenant:
+        return True
+    return any(hold.covers(domain, owners.get(domain)) for domain in evidence.scope_domains)

@@ -20,6 +20,8 @@ from events.model.audit import PartitionPosition
 
 UNANCHORED = Anchoring()
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+ON_ACKS: frozenset[Condition] = frozenset({"P3", "P4", "P5"})
+"""Conditions that look at acks, and so at nothing of a life that hasn't acked."""
 
 
 def judge(
@@ -44,7 +46,8 @@ def judge(
         detail = "the domains in scope have changed while the log was read"
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
     found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
-    moved, acked = transfers(evidence), condition.all_discharged(evidence, owing)
+    moved = transfers(evidence)
+    answered = condition.all_discharged(evidence, _still_owing(owing, without))
     return Verdict(
         kind=decide(found),
         request=evidence.request.number,
@@ -54,7 +57,7 @@ def judge(
         frontier=tuple(frontier),
         control_hash=evidence.registry.hash.hex(),
         closing_nonce=nonce,
-        conditions={name: _standing(name, found, without, acked=acked) for name in CONDITIONS},
+        conditions={name: _standing(name, found, without, answered=answered) for name in CONDITIONS},
         reasons=tuple(found.reasons),
         counterexamples=tuple(found.counterexamples),
         holders=tuple(_holders(evidence, owing, gone)),
@@ -198,11 +201,9 @@ def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None)
     return ""
 
 
-AT_THE_ACK: frozenset[Condition] = frozenset({"P3", "P4"})
-"""Conditions that look at discharging acks: where one is missing they have not been evaluated."""
-
-
-def _standing(name: Condition, found: Findings, without: frozenset[Condition], *, acked: bool) -> Standing:
+def _standing(name: Condition, found: Findings, without: frozenset[Condition], *, answered: bool) -> Standing:
+    """`answered`: every life that owes has discharged. Until then nothing that asks for acks is met by those that
+    there are."""
     if name in without:
         return "not_evaluated"
     refuting = {"P4" if one.event == "ack" else "P5" for one in found.counterexamples}
@@ -213,9 +214,9 @@ def _standing(name: Condition, found: Findings, without: frozenset[Condition], *
         return "not_evaluated"
     if any(reason.waits for reason in mine):
         return "waiting"
-    if mine:
+    if mine or (name == "P2" and not answered):
         return "unmet"
-    return "met" if acked or name not in AT_THE_ACK else "not_evaluated"
+    return "not_evaluated" if name in ON_ACKS and not answered else "met"
 
 
 def _holders(evidence: Evidence, owing: list[Owing], gone: dict[StreamKey, str]) -> list[HolderFound]:

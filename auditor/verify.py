@@ -17,7 +17,7 @@ from auditor.proof import BundleError, StampStated, Statement, open_statement, u
 from auditor.record import UnreadableRecord, WithheldPartError, assemble
 from auditor.registry import REGISTRY_KINDS, ControlFold, Ignored
 from auditor.segment import LogWatch, Partition, raw_leaf, record_leaf
-from auditor.statement import make_predicate, told_alike
+from auditor.statement import make_predicate, same_told
 from auditor.verdict import UNANCHORED, judge
 from events.chain import sha256
 from events.errors import KvledgerError
@@ -100,8 +100,7 @@ def _verify(body: bytes, signer: str, payload: bytes, signature: bytes, trusted_
         raise BundleError(
             f"the evidence gives {found.kind}, the statement says {stated.kind} or gives other reasons"
         )
-    predicate = make_predicate(found, evidence, checked)
-    if told_alike(predicate) != told_alike(statement.predicate):
+    if not same_told(make_predicate(found, evidence, checked), statement.predicate):
         raise BundleError("the statement says something about the log that the evidence doesn't give")
     stated_checkpoint = statement.predicate.checkpoint
     stamp = None if stated_checkpoint is None else stated_checkpoint.stamp

@@ -44,9 +44,12 @@ REPORT_NOT_CLAIMED = (
     "times: they are those of the writers' clocks",
     "requests that were never written into this register",
 )
-CLAIM = (
+CLAIMS = (
+    "No registered holder has a copy left of what the request covers that was made before the request was written, "
+    "as of the frontier (the positions up to which the log was read for this verdict) and under the assumptions "
+    "listed. What is not PROVEN is not claimed.",
     "As of the frontier, no copy in scope that was admitted before the request existed on any registered holder, under "
-    "the assumptions listed; what is not PROVEN is not claimed."
+    "the assumptions listed; what is not PROVEN is not claimed.",
 )
 NOT_CLAIMED = (
     "physical erasure of memory cells",
@@ -542,7 +545,7 @@ STATEMENT = record(
     predicate=record(
         version=Field(one_of(1), 1),
         log=text(0, 1 << 30),
-        claim=one_of(CLAIM),
+        claim=one_of(*CLAIMS),
         not_claimed=several(one_of(*NOT_CLAIMED)),
         request=lambda value: value,
         verdict=lambda value: value,
@@ -551,6 +554,9 @@ STATEMENT = record(
         checkpoint=lambda value: value,
         timeline=lambda value: value,
         verifier=text(0, 1 << 30),
+        given_ms=optional(COUNT),
+        attestations=optional(lambda value: value),
+        holds=optional(lambda value: value),
     ),
 )
 
@@ -716,6 +722,7 @@ class Control:
         self.passed: list[int] = []
         self.leaves: list[tuple[int, bytes]] = []
         self.told: list[tuple[int, str, str, int]] = []
+        self.words: list[tuple[int, Json, Json]] = []
         self._used: set[tuple[str, str]] = set()
         self._signed: set[bytes] = set()
 
@@ -807,7 +814,10 @@ class Control:
                 self.passed.append(offset)
                 return
             self._used.add(used)
-        if body is not None and self._learn(offset, body, digest, header["signer"]) and body["kind"] in TIMED:
+        learned = body is not None and self._learn(offset, body, digest, header["signer"])
+        if learned and body is not None:
+            self.words.append((offset, header, body))
+        if body is not None and learned and body["kind"] in TIMED:
             kind = body["kind"]
             subject = body.get("durable_id") or body.get("requester") or body.get("worker", "")
             if kind in ("registered", "fenced"):
@@ -2051,11 +2061,12 @@ class Trial:
         nonce = self.p9(owing)
         recreated = self.p5(owing, set(gone), nonce)
         self.p6(owing)
+        answered = self.all_acked(owing)
         waits = any(reason[3] for reason in self.reasons)
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
         return {
             "kind": "REFUTED" if self.counter else kind,
-            "conditions": {f"P{n}": self.standing(f"P{n}", owing) for n in range(1, 10)},
+            "conditions": {f"P{n}": self.standing(f"P{n}", answered) for n in range(1, 10)},
             "reasons": self.reasons,
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
@@ -2078,15 +2089,17 @@ class Trial:
                     del found[holder.durable or ""]
         return set(found)
 
-    def standing(self, condition: str, owing: list[Json]) -> str:
+    def standing(self, condition: str, answered: bool) -> str:
         if any(("P4" if one[7] == "ack" else "P5") == condition for one in self.counter):
             return "refuted"
         mine = [reason for reason in self.reasons if reason[0] == condition]
         if any(reason[1] == "not_evaluated" for reason in mine):
             return "not_evaluated"
-        if not mine and condition in ("P3", "P4") and not self.all_acked(owing):
-            return "not_evaluated"
-        return "waiting" if any(reason[3] for reason in mine) else "unmet" if mine else "met"
+        if any(reason[3] for reason in mine):
+            return "waiting"
+        if mine or (condition == "P2" and not answered):
+            return "unmet"
+        return "not_evaluated" if condition in ("P3", "P4", "P5") and not answered else "met"
 
     def all_acked(self, owing: list[Json]) -> bool:
         acks = [one["case"] and one["case"].acks.get(domain) for one in owing for domain in self.owed]
@@ -2452,6 +2465,51 @@ class Trial:
             if kind != "audit_nonce" or subject == f"request {self.no}":
                 found.append({"offset": offset, "kind": kind, "subject": subject, "written_ms": written_ms})
         return found[:500]
+
+    def attestations(self, holders: list[Json]) -> list[Json]:
+        """Whose word ended what these holders owe: exits that a discharge names, and destructions of stores."""
+        named = {int(at) for one in holders for at in re.findall(r"kv\.control/(\d+)", one["discharge"])}
+        stores = {one["durable_id"] for one in holders if one["discharge"] == "destroyed"}
+        found = []
+        for offset, header, body in self.control.words:
+            subject, attester = body.get("durable_id"), None
+            if body["kind"] == "exit_attested":
+                subject, attester = f"{body['worker']} {body['engine_life']}", body["attester"]
+            exit_ = body["kind"] == "exit_attested" and offset in named
+            if exit_ or (body["kind"] == "holder_destroyed" and body["durable_id"] in stores):
+                found.append(
+                    {
+                        "offset": offset, "kind": body["kind"], "subject": subject, "attester": attester,
+                        "evidence": body["evidence"], "signer": header["signer"], "written_ms": header["written_ms"],
+                    }
+                )  # fmt: skip
+        return found
+
+    def holds(self) -> list[Json]:
+        """Legal holds on something in scope that stand, or were released behind the request."""
+        standing: dict[str, Json] = {}
+        over: list[Json] = []
+        for offset, header, body in self.control.words:
+            who = header["key_scope"] or header["signer"]
+            if body["kind"] == "hold_set" and self.holds_here(body):
+                standing[body["hold"]] = {
+                    "offset": offset, "hold": body["hold"], "domain": body["domain"], "tenant": body["tenant"],
+                    "reason": body["reason"], "placed_by": who, "signer": header["signer"],
+                    "written_ms": header["written_ms"], "released_at": None, "released_by": None, "released_ms": None,
+                }  # fmt: skip
+            elif body["kind"] == "hold_released" and body["hold"] in standing:
+                ended = standing.pop(body["hold"])
+                told = {"released_at": offset, "released_by": who, "released_ms": header["written_ms"]}
+                over += [{**ended, **told}] if offset > self.no else []
+        return sorted([*standing.values(), *over], key=lambda one: int(one["offset"]))
+
+    def holds_here(self, hold: Json) -> bool:
+        owners = self.control.domains
+        mine = self.scope["type"] == "tenant" and hold["tenant"] == self.scope["tenant"]
+        return mine or any(
+            hold["domain"] == one if hold["tenant"] is None else owners.get(one) == hold["tenant"]
+            for one in self.domains
+        )
 
 
 HOLDER_FACTS = (
@@ -3022,10 +3080,13 @@ def compare_frame(stated: Json, anchored: Json, trial: Trial) -> None:
         ("membership", trial.membership(), stated["membership"]),
         ("checkpoint", anchored["checkpoint"], checkpoint),
         ("timeline", trial.timeline(), stated["timeline"]),
+        ("attestations", trial.attestations(stated["verdict"]["holders"]), stated["attestations"]),
+        ("holds", trial.holds(), stated["holds"]),
         ("anchoring", anchored["line"], stated["anchoring"]),
         ("not_claimed", NOT_CLAIMED, stated["not_claimed"]),
     ):
-        if here != said:
+        older = name in ("attestations", "holds") and said is None
+        if here != said and not older:
             raise Invalid(f"the evidence gives something else than the statement says ({name})")
 
 

@@ -20,7 +20,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
+    """`leads`: stands on one page with what follows."""
+
     text: str
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

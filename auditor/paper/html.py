@@ -41,7 +41,8 @@ footer { margin-top: 3rem; border-top: 1px solid #767676; font-size: .875rem; }
 @media print {
   @page { size: A4; margin: 18mm 15mm; }
   body { font-size: 10pt; max-width: none; padding: 0; } .scroll { overflow: visible; } table { font-size: 8pt; }
-  thead { display: table-header-group; } tr, aside { break-inside: avoid; } h2, h3, caption { break-after: avoid; }
+  thead { display: table-header-group; } tr, aside { break-inside: avoid; }
+  h2, h3, caption, .leads { break-after: avoid; }
   .bar { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
@@ -72,7 +73,8 @@ def _write(into: Node, element: Element) -> None:
         case Heading():
             SubElement(into, f"h{element.level}").text = visible(element.text)
         case Paragraph():
-            SubElement(into, "p").text = visible(element.text)
+            paragraph = SubElement(into, "p", {"class": "leads"} if element.leads else {})
+            paragraph.text = visible(element.text)
         case Items():
             listed = SubElement(into, "ul")
             for item in element.items:

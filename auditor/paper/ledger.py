@@ -120,6 +120,8 @@ def _about(predicate: Predicate, source: Source) -> Ledger:
             ("verified", "yes" if source.verified else "no"),
             ("verified_with_key", source.key or None),
             ("made_by", source.program),
+            ("signed_with_key", source.signer or None),
+            ("given_ms", None if predicate.given_ms is None else str(predicate.given_ms)),
         ],
     )
 
@@ -241,6 +243,8 @@ def _findings(predicate: Predicate) -> dict[str, Ledger]:
         "holders": [one.model_dump(mode="json") for one in verdict.holders],
         "transfers": [one.model_dump(mode="json") for one in verdict.transfers],
         "timeline": [one.model_dump(mode="json") for one in predicate.timeline],
+        "attestations": [one.model_dump(mode="json") for one in predicate.attestations or ()],
+        "holds": [one.model_dump(mode="json") for one in predicate.holds or ()],
     }
     return {name: _listed(rows) for name, rows in named.items() if rows}
 

@@ -41,7 +41,7 @@ def _elements(predicate: ReportPredicate, source: Source) -> Iterator[Element]:
         yield Notice("This population can't be shown to be complete", text, "bad")
     yield Heading("What is claimed, and what is not")
     yield Paragraph(predicate.claim)
-    yield Paragraph("Not claimed:")
+    yield Paragraph("Not claimed:", leads=True)
     yield Items(predicate.not_claimed)
     yield Heading("Figures")
     rows = [(kind, predicate.counts.get(kind, 0), _meaning(kind)) for kind in (*VerdictKind, NOT_JUDGED)]

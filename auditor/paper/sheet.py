@@ -5,11 +5,13 @@ A paper proves nothing: it says which file does, and whether whoever made it has
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from auditor.finding import HolderFound, Reason, Verdict
+from auditor.finding import Reason, Verdict
+from auditor.paper.answer import word_assumed
+from auditor.paper.assumption import assumption_in_words
+from auditor.paper.binding import log, membership
 from auditor.paper.element import (
     Bars,
     Element,
@@ -23,25 +25,35 @@ from auditor.paper.element import (
     moment,
     span,
 )
+from auditor.paper.holder_table import answers, holders, told_removed
+from auditor.paper.legal_hold import (
+    HELD,
+    HELD_HEADLINE,
+    HELD_SENTENCE,
+    hold_moments,
+    hold_notices,
+    holds_in_words,
+    standing,
+)
 from auditor.paper.wording import (
     CONDITIONS,
     ENDS,
     MOMENTS,
     REASONS,
-    SHREDDED,
     STANDINGS,
     VERDICTS,
-    discharge_in_words,
+    Meaning,
     scope_in_words,
 )
-from auditor.proof import CheckpointStated, Predicate
+from auditor.proof import Predicate
 from events.ids import VerdictKind, VerdictReason
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """The file that a paper renders: its SHA-256 and size, and how it was checked. `key` is the trusted public key in
-    hex ("" if nobody checked it), `holder` whose key that is, `notes` what else the check found."""
+    hex ("" if nobody checked it), `holder` whose key that is, `notes` what else the check found, `signer` the id of the
+    key that signed the file's statement."""
 
     sha256: str
     size: int
@@ -49,6 +61,7 @@ class Source:
     key: str = ""
     holder: str = ""
     notes: tuple[str, ...] = ()
+    signer: str = ""
 
     @property
     def verified(self) -> bool:
@@ -83,6 +96,7 @@ class Source:
             [
                 ("SHA-256 of the file", self.sha256),
                 ("Size of the file", f"{self.size:,} bytes"),
+                *([("Signed with auditor's key", self.signer)] if self.signer else []),
                 ("Checked with key", f"{self.key} ({self.holder})" if self.verified else "not checked"),
                 *(("Found by the check", note) for note in self.notes),
             ]
@@ -93,15 +107,26 @@ def proof_paper(predicate: Predicate, source: Source) -> Paper:
     """The whole paper, in the order in which a person who has to decide reads."""
     verdict = predicate.verdict
     title = f"Deletion request {verdict.request} of log {predicate.log}: {verdict.kind.value}"
+    held = standing(predicate.holds)
+    if held:
+        title += f" (legal hold {', '.join(one.hold for one in held)})"
     return Paper(title, source.running, list(_elements(predicate, source)))
 
 
 def _elements(predicate: Predicate, source: Source) -> Iterator[Element]:
     verdict = predicate.verdict
     tone, headline, sentence = VERDICTS[verdict.kind]
-    notices = [Notice(headline, sentence, tone), source.notice()]
-    yield from notices if source.verified else reversed(notices)
+    if (
+        verdict.kind is VerdictKind.PENDING
+        and standing(predicate.holds)
+        and any(map(_unacked, verdict.reasons))
+    ):
+        headline, sentence = HELD_HEADLINE, HELD_SENTENCE
+    found = [Notice(headline, sentence, tone), *hold_notices(predicate.holds)]
+    yield from (*found, source.notice()) if source.verified else (source.notice(), *found)
     yield source.facts()
+    yield Heading("The verdict")
+    yield _verdict(predicate)
     yield Heading("The request")
     yield _request(predicate)
     if verdict.kind is VerdictKind.PROVEN:
@@ -109,25 +134,26 @@ def _elements(predicate: Predicate, source: Source) -> Iterator[Element]:
         yield Paragraph(predicate.claim)
     else:
         yield Heading("What is not claimed")
-        yield Paragraph(
-            f"The verdict is {verdict.kind.value}. So this is not claimed, and nobody may rely on it:"
-        )
+        told = f"The verdict is {verdict.kind.value}. So this is not claimed, and nobody may rely on it:"
+        yield Paragraph(told, leads=True)
         yield Items([predicate.claim])
-    yield Paragraph("Never claimed, whatever the verdict:")
+    yield Paragraph("Never claimed, whatever the verdict:", leads=True)
     yield Items(predicate.not_claimed)
-    yield Paragraph("Assumed:")
-    yield Items(verdict.assumptions)
-    yield from _reasons(verdict.reasons)
+    yield Paragraph("Assumed:", leads=True)
+    words = [word_assumed(one) for one in predicate.attestations or ()]
+    yield Items([*map(assumption_in_words, verdict.assumptions), *words])
+    yield from _reasons(verdict.reasons, held=bool(standing(predicate.holds)))
     yield from _counterexamples(verdict)
     yield Heading("Figures")
     yield Bars(
         "How copies in scope came to their end since the request was known",
         [(label, int(getattr(verdict, name)), meaning) for name, label, meaning in ENDS],
     )
+    yield from told_removed(predicate)
     if verdict.holders:
-        yield _answers(verdict)
+        yield answers(predicate)
     yield Heading("The holders")
-    yield from _holders(verdict)
+    yield from holders(predicate)
     if verdict.transfers_in_all:
         yield Heading("Transfers")
         yield _transfers(verdict)
@@ -143,51 +169,79 @@ def _elements(predicate: Predicate, source: Source) -> Iterator[Element]:
     yield Table(
         "Each must be met for a proof",
         ("Condition", "What it asks", "Finding"),
-        [(name, CONDITIONS[name], STANDINGS[standing]) for name, standing in verdict.conditions.items()],
+        [(name, CONDITIONS[name], STANDINGS[found]) for name, found in verdict.conditions.items()],
+    )
+    yield Paragraph(
+        "P3, P4 and P5 look at confirmations: as long as a holder owes one, they are not examined, unless what there "
+        "is already contradicts them."
     )
     yield Heading("Who belongs to the fleet, and whose keys count")
-    yield from _membership(predicate)
+    yield from membership(predicate)
     yield Heading("What binds the log")
-    yield from _log(predicate)
+    yield from log(predicate)
+
+
+def _verdict(predicate: Predicate) -> Facts:
+    verdict, given = predicate.verdict, predicate.given_ms
+    ends = ", ".join(f"{one.topic}/{one.partition} at {one.offset}" for one in verdict.frontier)
+    return Facts(
+        [
+            ("Verdict", verdict.kind.value),
+            ("Given", "not stated" if given is None else f"{moment(given)} by the auditor's clock"),
+            ("Judged by", predicate.verifier),
+            (
+                "Frontier",
+                f"{ends}. Up to these positions, without them, the log was read for this verdict; it says nothing of "
+                "what was written behind them.",
+            ),
+        ]
+    )
 
 
 def _request(predicate: Predicate) -> Facts:
     verdict, request = predicate.verdict, predicate.request
+    asked = verdict.requester
+    if request.key_scope not in (None, asked):
+        asked += f", through principal {request.key_scope}"
     rows = [
         ("Number", f"{verdict.request} (its position in the register)"),
         ("Covers", scope_in_words(verdict.scope)),
         ("Domains found", ", ".join(verdict.domains) or "none"),
-        ("Asked by", verdict.requester),
-        ("Principal", request.key_scope or "not stated"),
+        ("Asked by", asked),
         ("Reason given", request.reason or "none"),
         ("Written", f"{moment(request.written_ms)} by its writer's clock"),
         ("To be proven within", "no deadline" if request.deadline_s is None else span(request.deadline_s)),
+        ("Legal holds on it", holds_in_words(predicate.holds)),
         ("SHA-256 of its record", request.record_sha256.hex()),
-        ("Judged by", predicate.verifier),
     ]
     return Facts(rows)
 
 
-def _reasons(reasons: tuple[Reason, ...]) -> Iterator[Element]:
+def _reasons(reasons: tuple[Reason, ...], *, held: bool) -> Iterator[Element]:
     if not reasons:
         return
     yield Heading("Why it is not proven, and what would cure it")
-    by_kind: dict[VerdictReason, list[Reason]] = {}
+    by_kind: dict[tuple[VerdictReason, Meaning], list[Reason]] = {}
     for one in reasons:
-        by_kind.setdefault(one.reason, []).append(one)
-    for kind, mine in by_kind.items():
-        meaning = REASONS[kind]
+        meaning = HELD if held and _unacked(one) else REASONS[one.reason]
+        by_kind.setdefault((one.reason, meaning), []).append(one)
+    for (kind, meaning), mine in by_kind.items():
         waits = sum(one.waits for one in mine)
         yield Heading(f"{meaning.title} ({kind.value})", 3)
         yield Paragraph(meaning.sentence)
         yield Paragraph(f"What to do: {meaning.remedy}")
-        if waits:
+        if waits and meaning is not HELD:
             yield Paragraph(f"Waiting may be enough for {waits} of {len(mine)}.")
         yield Table(
             "Where",
             ("Condition", "Concerns", "Finding", "Stated cure"),
             [(one.condition, one.subject, one.detail, one.cure) for one in mine],
         )
+
+
+def _unacked(reason: Reason) -> bool:
+    """Whether it is that a holder hasn't confirmed yet, which a legal hold explains."""
+    return reason.reason is VerdictReason.FRONTIER_BEHIND and reason.condition == "P2"
 
 
 def _counterexamples(verdict: Verdict) -> Iterator[Element]:
@@ -209,51 +263,6 @@ def _counterexamples(verdict: Verdict) -> Iterator[Element]:
             for one in verdict.counterexamples
         ],
     )
-
-
-def _answers(verdict: Verdict) -> Bars:
-    found = Counter(_group(one) for one in verdict.holders)
-    return Bars("What discharges the holders", [(name, count, "") for name, count in sorted(found.items())])
-
-
-def _group(holder: HolderFound) -> str:
-    if holder.discharge == "ack":
-        return "confirmed the removal"
-    if holder.discharge == "none":
-        return "still owes an answer"
-    if holder.discharge.startswith(SHREDDED):
-        return "the store's keys were destroyed"
-    return "the store was destroyed" if holder.discharge == "destroyed" else "memory proven to have ended"
-
-
-def _holders(verdict: Verdict) -> Iterator[Element]:
-    if not verdict.holders:
-        yield Paragraph("No holder was registered: nobody could hold a copy, and nobody could answer.")
-        return
-    yield Table(
-        "One row for each memory or store that may hold copies. «Left» and the checksum are the auditor's own "
-        "count of the "
-        "domains in scope at the last confirmation",
-        (
-            "Holder", "Kind", "Engine life, series", "Answer", "Knew of", "Read to", "Removed", "Left", "Stated from",
-            "Checksum",
-        ),
-        [
-            (
-                f"{one.worker}/{one.rank} {one.holder}",
-                one.tier + (f" ({one.durable_id})" if one.durable_id else ""),
-                f"{one.engine_life}, {one.epoch} (no. {one.epoch_no})",
-                discharge_in_words(one.discharge, one.ack_seq),
-                "–" if one.installed is None else f"register to {one.installed}",
-                "–" if one.read_to is None else f"record {one.read_to}",
-                f"{one.removed:,}",
-                "–" if one.held is None else f"{one.held:,}",
-                {"pool": "memory itself", "derived": "its records", "none": "no statement"}[one.stated],
-                one.checksum or "–",
-            )
-            for one in verdict.holders
-        ],
-    )  # fmt: skip
 
 
 def _transfers(verdict: Verdict) -> Table:
@@ -280,6 +289,7 @@ def _timeline(predicate: Predicate) -> Table:
         (one.offset, 0, moment(one.written_ms), MOMENTS.get(one.kind, one.kind), one.subject)
         for one in predicate.timeline
     ]
+    rows += [(offset, 0, moment(ms), what, whom) for offset, ms, what, whom in hold_moments(predicate.holds)]
     for holder in predicate.verdict.holders:
         if holder.installed is not None:
             what = "a holder confirmed the removal" if holder.discharge == "ack" else "a holder's last answer"
@@ -293,88 +303,3 @@ def _timeline(predicate: Predicate) -> Table:
             for offset, late, when, what, whom in sorted(rows, key=lambda row: row[:2])
         ],
     )
-
-
-def _membership(predicate: Predicate) -> Iterator[Element]:
-    fleet = predicate.membership
-    yield Facts(
-        [
-            ("Whose word it is who belongs to it", fleet.basis),
-            ("Engine lives registered", f"{fleet.lives:,}"),
-            ("Series of records", f"{fleet.streams:,}"),
-            ("Probes of kvledger itself, which hold nothing", ", ".join(fleet.canaries) or "none"),
-            ("Not registered, yet reporting", ", ".join(fleet.strangers) or "none"),
-            ("Operator's key", fleet.operator),
-        ]
-    )
-    yield Table(
-        "Keys that may sign",
-        ("Key", "Roles", "Revoked"),
-        [
-            (one.key, ", ".join(one.roles), "no" if one.revoked_at is None else f"at {one.revoked_at}")
-            for one in fleet.keys
-        ],
-    )
-
-
-def _log(predicate: Predicate) -> Iterator[Element]:
-    yield Paragraph(_binding(predicate.checkpoint, predicate.anchoring))
-    yield Facts(
-        [
-            ("Log", predicate.log),
-            ("Stated", predicate.anchoring),
-            ("Running hash of the register", predicate.verdict.control_hash),
-            (
-                "Read to",
-                ", ".join(f"{o.topic}/{o.partition} at {o.offset}" for o in predicate.verdict.frontier),
-            ),
-            ("Records that nobody obeys", "; ".join(predicate.verdict.records_ignored) or "none"),
-        ]
-    )
-    checkpoint = predicate.checkpoint
-    if checkpoint is None:
-        return
-    yield Facts(
-        [
-            ("Checkpoint", f"{checkpoint.origin}, {checkpoint.size:,} segments"),
-            ("Root", checkpoint.root.hex()),
-            ("Witnesses needed", f"{checkpoint.quorum} of {len(checkpoint.witnesses)}"),
-            ("Time stamp", _stamp(checkpoint)),
-        ]
-    )
-    if checkpoint.witnesses:
-        yield Table(
-            "Outside witnesses",
-            ("Witness", "Countersigned"),
-            [
-                (one.key, "no" if one.cosigned_s is None else moment(one.cosigned_s * 1_000))
-                for one in checkpoint.witnesses
-            ],
-        )
-
-
-def _binding(checkpoint: CheckpointStated | None, line: str) -> str:
-    if checkpoint is None or line.startswith("anchoring: none"):
-        return (
-            "Nothing outside binds this log: whoever keeps it could have rewritten it as a whole before it was "
-            "audited, and "
-            "this proof would not show that."
-        )
-    if not checkpoint.witnesses:
-        return (
-            "The log is sealed by the auditor's own checkpoint. Records can't be changed without contradicting it, "
-            "but "
-            "nobody outside has confirmed having seen it."
-        )
-    return (
-        "The log is sealed by a checkpoint. Witnesses who keep memory of their own have countersigned it: the log "
-        "can't be "
-        "rewritten without contradicting what they have seen."
-    )
-
-
-def _stamp(checkpoint: CheckpointStated) -> str:
-    if checkpoint.stamp is None:
-        return "none"
-    stamp = checkpoint.stamp
-    return f"{stamp.authority} at {stamp.time}, as the auditor read it; check it with `audit verify --tsa`"

@@ -32,10 +32,8 @@ VERDICTS: dict[VerdictKind, tuple[Tone, str, str]] = {
         "good",
         "Proven: the data is gone from every registered holder.",
         "Every holder that had to answer has removed what this request covers and said so in its own signed "
-        "record, or "
-        "its memory is proven to have ended. The auditor replayed the record from its beginning and found no copy "
-        "left "
-        "that existed before the request.",
+        "record, or its engine has ended and its memory with it; the list of holders says on whose word. The auditor "
+        "replayed the record from its beginning and found no copy left that existed before the request.",
     ),
     VerdictKind.REFUTED: (
         "bad",
@@ -191,7 +189,7 @@ REASONS: dict[VerdictReason, Meaning] = {
 
 CONDITIONS: dict[Condition, str] = {
     "P1": "The register of requests, keys and workers is complete, signed, and the same that every worker saw.",
-    "P2": "Everybody who may hold data is registered, and all of them have confirmed the removal.",
+    "P2": "Everybody who may hold data is registered, and all who have not ended have confirmed the removal.",
     "P3": "Of every holder the record is complete from a known state on.",
     "P4": "At its last confirmation no holder had a copy left from before the request.",
     "P5": "After a confirmation no old copy came back.",
@@ -207,15 +205,15 @@ STANDINGS: dict[Standing, str] = {
     "unmet": "not met",
     "waiting": "not met yet",
     "refuted": "contradicted",
-    "not_evaluated": "not examined",
+    "not_evaluated": "not examined, which counts as not met",
 }
 
 ENDS: tuple[tuple[str, str, str], ...] = (
-    ("removed", "removed on request", "blocks that holders say they removed for this request"),
+    ("removed", "removed one by one", "blocks that records name as removed for this request"),
     (
         "cleared",
         "ended by a reset",
-        "copies that went when a whole holder was emptied since; a reset names no request",
+        "copies that went when a whole holder was emptied since, on this request or another: a reset names none",
     ),
     ("evicted", "displaced", "copies that made room for others since, whatever the cause"),
     ("died", "ended with an engine", "copies in memory whose engine ended since"),
@@ -252,16 +250,3 @@ def scope_in_words(scope: Scope) -> str:
             return f"everything computed under profile {scope.profile.hex()}, of all tenants"
         case IdsScope():
             return f"{len(scope.ids)} listed blocks in domain {scope.domain}, and all that continue them"
-
-
-def discharge_in_words(discharge: str, ack_seq: int | None) -> str:
-    """What discharges a holder, for its row."""
-    if discharge == "ack":
-        return f"confirmed the removal (record {ack_seq})"
-    if discharge == "none":
-        return "still owes an answer"
-    if discharge == "destroyed":
-        return "the store was destroyed"
-    if discharge.startswith(SHREDDED):
-        return f"what it keeps can't be read any more: {discharge}"
-    return discharge

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from auditor.anchoring import Anchor, WitnessPolicy
     from auditor.finding import Verdict
     from auditor.live import LiveAudit
+    from auditor.proof import Predicate
     from events.model.audit import VerdictGiven
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -179,7 +180,8 @@ def verify(
 
     Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
-    from auditor.proof import BundleError
+    from auditor.paper.element import moment
+    from auditor.proof import BundleError, read_statement
     from auditor.report import is_report
     from auditor.verify import verify_bundle
     from kvledger.command.report import check_report
@@ -197,6 +199,7 @@ def verify(
     except BundleError as error:
         raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
     witnessed = verified.witnessed(mine)
+    stated = read_statement(verified.payload).predicate
     if as_json:
         found = {
             "signer": verified.signer,
@@ -204,11 +207,14 @@ def verify(
             "witnessed": witnessed,
             "by_digest": verified.by_digest,
             "time_stamp": stamp.fault or stamp.line.strip(),
+            **stated.model_dump(mode="json", include={"given_ms", "attestations", "holds"}),
         }
         typer.echo(json.dumps({**found, **_document(verified.verdict)}))
     else:
         typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
-        _print(verified.verdict)
+        _print(verified.verdict, stated)
+        if stated.given_ms is not None:
+            typer.echo(f"  given {moment(stated.given_ms)} by the auditor's clock")
         for note in verified.notes():
             typer.echo(f"  {note}")
         if stamp.line:
@@ -329,6 +335,7 @@ async def write_bundle(
     from events.chain import sha256
     from events.ids import Role
     from events.kafka.connection import RawRecord
+    from kvledger.control import wall_ms
     from kvledger.keyfile import keep_proof, load_signer
     from kvledger.stamping import stamped
 
@@ -340,7 +347,8 @@ async def write_bundle(
 
     await audit.reread(verdict.request, show)
     anchor, stamp = await stamped(settings, anchor)
-    raw = make_bundle(verdict, audit.evidence[verdict.request], audit.control, shown, signer, anchor, stamp)
+    evidence, given_ms = audit.evidence[verdict.request], wall_ms()
+    raw = make_bundle(verdict, evidence, audit.control, shown, signer, anchor, stamp, given_ms=given_ms)
     try:
         verify_bundle(raw, signer.public_key)
     except BundleError as error:
@@ -437,7 +445,11 @@ def _document(verdict: Verdict) -> dict[str, object]:
     return dict(verdict.model_dump(mode="json"))
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
+    """`stated` is the proof's own statement, where there is one: it says on whose word an exit rests."""
+    from auditor.paper.answer import answer_line
+    from auditor.paper.legal_hold import hold_notices
+
     typer.echo(f"request {verdict.request} ({verdict.scope.type}): {verdict.kind.value}")
     standing = " ".join(f"{name}:{value}" for name, value in verdict.conditions.items())
     typer.echo(f"  conditions  {standing}")
@@ -446,6 +458,8 @@ def _print(verdict: Verdict) -> None:
         typer.echo(
             f"    {one.worker}/{one.rank}/{one.epoch} record {one.seq} (kv.events/{one.partition}@{one.offset})"
         )
+    for notice in hold_notices(stated.holds if stated is not None else ()):
+        typer.echo(f"  {notice.title}: {notice.text}")
     for reason in verdict.reasons[:SHOWN_REASONS]:
         waits = ", waiting" if reason.waits else ""
         typer.echo(f"  {reason.condition} {reason.reason.value}{waits}: {reason.subject}: {reason.detail}")
@@ -454,8 +468,7 @@ def _print(verdict: Verdict) -> None:
         typer.echo(f"  … and {len(verdict.reasons) - SHOWN_REASONS} more reasons (--json shows all)")
     for holder in verdict.holders:
         where = f"{holder.worker}/{holder.rank}/{holder.holder}"
-        ack = f" (record {holder.ack_seq})" if holder.discharge == "ack" else ""
-        typer.echo(f"  holder {where}: {holder.discharge}{ack}")
+        typer.echo(f"  holder {where}: {answer_line(verdict, holder, stated)}")
     ended = ("removed", "cleared", "died", "evicted", "rejected", "recreated")
     typer.echo("  copies " + ", ".join(f"{name} {getattr(verdict, name)}" for name in ended))
     for assumption in verdict.assumptions:

@@ -102,7 +102,8 @@ def _read(path: Path, key: str | None) -> tuple[bytes, Paper, dict[str, Ledger]]
     source = Source(sha256(raw).hex(), len(raw), f"kvledger {program_version()}")
     trusted = None if key is None else public_key_of(key)
     try:
-        payload = unseal(raw.partition(b"\n")[0])[1]
+        signer, payload, _ = unseal(raw.partition(b"\n")[0])
+        source = replace(source, signer=signer)
         if is_report(raw):
             if trusted is not None:
                 report = verify_report(raw, trusted)

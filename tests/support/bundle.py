@@ -34,6 +34,7 @@ def bundle(
     anchoring: Anchoring = UNANCHORED,
     lost: frozenset[int] = frozenset(),
     stamp: StampStated | None = None,
+    given_ms: int | None = None,
 ) -> bytes:
     """What `audit run --bundle` would write for the log as it stands; `lost` are records that kv.control lost."""
     evidence = log.evidence(request, lost=lost)
@@ -46,7 +47,7 @@ def bundle(
         if o >= log.starts.get(p, 0)
     ]
     shown = [shown_record(one, evidence, anchored=anchor is not None) for one in events]
-    return make_bundle(verdict, evidence, control, shown, signer, anchor, stamp)
+    return make_bundle(verdict, evidence, control, shown, signer, anchor, stamp, given_ms=given_ms)
 
 
 def _load() -> ModuleType:

@@ -9,8 +9,11 @@ import pypdf
 from auditor.paper.sheet import Source
 from auditor.proof import Predicate, read_statement, unseal
 from events.chain import sha256
-from tests.support.bundle import OPERATOR, bundle
+from tests.support.bundle import AUDITOR, OPERATOR, bundle
 from tests.support.deletion_case import Fleet
+
+GIVEN_MS = 1_796_041_112_000
+"""2026-11-30, the auditor's clock of these proofs."""
 
 
 def proven() -> Fleet:
@@ -43,12 +46,14 @@ MAKERS = {"PROVEN": proven, "REFUTED": refuted, "PENDING": pending, "UNPROVABLE"
 
 
 def made(fleet: Fleet) -> tuple[bytes, Predicate]:
-    raw = bundle(fleet.log, fleet.request)
+    raw = bundle(fleet.log, fleet.request, given_ms=GIVEN_MS)
     return raw, read_statement(unseal(raw.partition(b"\n")[0])[1]).predicate
 
 
 def checked(raw: bytes) -> Source:
-    return Source(sha256(raw).hex(), len(raw), "kvledger test", OPERATOR.public_key.hex(), "operator")
+    return Source(
+        sha256(raw).hex(), len(raw), "kvledger test", OPERATOR.public_key.hex(), "operator", signer=AUDITOR.id
+    )
 
 
 def unchecked(raw: bytes) -> Source:

@@ -12,10 +12,18 @@ from auditor.proof import BundleError, pae, unseal
 from auditor.verify import verify_bundle
 from events.chain import sha256
 from events.ids import Role, Tier, Unit, VerdictKind
-from events.model.control import DeletionRequested, LimitSet, TenantScope
+from events.model.control import (
+    DeletionRequested,
+    DomainCreated,
+    HoldReleased,
+    HoldSet,
+    LimitSet,
+    TenantScope,
+)
 from events.signing import Signer
 from tests.support.audit_log import AuditLog
-from tests.support.bundle import AUDITOR, OPERATOR, bundle
+from tests.support.bundle import AUDITOR, OPERATOR, bundle, first_says, second_says
+from tests.support.deletion_case import Fleet
 from tests.support.log import block
 
 
@@ -231,3 +239,28 @@ def test_the_envelope_is_a_dsse_envelope_around_an_in_toto_statement(fleet: tupl
 def test_what_is_shown_by_digests_alone_is_counted(fleet: tuple[AuditLog, int]) -> None:
     """Umbrella's request names its principal; that and the garbage in kv.control are sealed."""
     assert verify_bundle(bundle(*fleet), OPERATOR.public_key).by_digest == 2
+
+
+def test_what_nobody_obeys_of_another_tenant_spoils_no_bundle() -> None:
+    """Two replicas at once: a hold is released twice, a domain created twice. Only the bodies, which aren't shown,
+    would say why the second one counts for nothing."""
+    fleet = Fleet()
+    for body in (
+        HoldSet(hold="theirs", tenant="umbrella", reason="secret"),
+        HoldReleased(hold="theirs"),
+        HoldReleased(hold="theirs"),
+        DomainCreated(domain="umbrella", tenant="umbrella"),
+        HoldSet(hold="name", tenant="acme", reason="ours"),
+        HoldReleased(hold="name"),
+        HoldSet(hold="name", tenant="umbrella", reason="secret"),
+        HoldReleased(hold="name"),
+    ):
+        fleet.log.say(body, Role.CONTROL)
+    fleet.log.say(DomainCreated(domain="umbrella", tenant="x"), Role.CONTROL, idempotency_key="k")
+    fleet.log.say(DomainCreated(domain="umbrella", tenant="x"), Role.CONTROL, idempotency_key="k")
+    fleet.finish()
+    made = bundle(fleet.log, fleet.request)
+    assert b"secret" not in made
+    assert (
+        first_says(made, OPERATOR.public_key) == second_says(made, OPERATOR.public_key) == VerdictKind.PROVEN
+    )
