@@ -448,6 +448,7 @@ def _document(verdict: Verdict) -> dict[str, object]:
 def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
     """`stated` is the proof's own statement, where there is one: it says on whose word an exit rests."""
     from auditor.paper.answer import answer_line
+    from auditor.paper.element import visible
     from auditor.paper.legal_hold import hold_notices
 
     typer.echo(f"request {verdict.request} ({verdict.scope.type}): {verdict.kind.value}")
@@ -459,7 +460,7 @@ def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
             f"    {one.worker}/{one.rank}/{one.epoch} record {one.seq} (kv.events/{one.partition}@{one.offset})"
         )
     for notice in hold_notices(stated.holds if stated is not None else ()):
-        typer.echo(f"  {notice.title}: {notice.text}")
+        typer.echo(visible(f"  {notice.title}: {notice.text}"))
     for reason in verdict.reasons[:SHOWN_REASONS]:
         waits = ", waiting" if reason.waits else ""
         typer.echo(f"  {reason.condition} {reason.reason.value}{waits}: {reason.subject}: {reason.detail}")
@@ -468,7 +469,7 @@ def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
         typer.echo(f"  … and {len(verdict.reasons) - SHOWN_REASONS} more reasons (--json shows all)")
     for holder in verdict.holders:
         where = f"{holder.worker}/{holder.rank}/{holder.holder}"
-        typer.echo(f"  holder {where}: {answer_line(verdict, holder, stated)}")
+        typer.echo(visible(f"  holder {where}: {answer_line(verdict, holder, stated)}"))
     ended = ("removed", "cleared", "died", "evicted", "rejected", "recreated")
     typer.echo("  copies " + ", ".join(f"{name} {getattr(verdict, name)}" for name in ended))
     for assumption in verdict.assumptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import tomllib
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from events.chain import sha256
+from events.ids import Role
+from events.model.control import ExitAttested, HoldSet
 from tests.support.bundle import OPERATOR
 from tests.support.command import failure, kvledger
+from tests.support.deletion_case import Fleet
 from tests.support.offline import isolation, reaches, without_network
 from tests.support.page import read_page
 from tests.support.paper_case import MAKERS, made
@@ -102,6 +106,36 @@ def test_a_bundle_verifies_without_a_network(kind: str, tmp_path: Path) -> None:
     done = without_network("audit", "verify", str(path), "--key", KEY, home=tmp_path)
     assert (done.code, done.error, done.refused) == (EXIT[kind], "", ())
     assert kind in done.out.splitlines()[1]
+
+
+def test_a_verifier_is_told_whose_word_an_exit_is_and_what_holds_a_deletion_up(tmp_path: Path) -> None:
+    path = tmp_path / "proof.jsonl"
+    gone = Fleet()
+    body = ExitAttested(
+        worker="w10", engine_life=gone.b.life, attester="operator", evidence="scrapped\x1b[2J, ticket 88"
+    )
+    gone.log.say(body, Role.SUPERVISOR)
+    gone.finish(gone.a)
+    path.write_bytes(made(gone)[0])
+    done = kvledger("audit", "verify", str(path), "--key", KEY, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "stated to have ended by an operator: «scrapped\\u{1b}[2J, ticket 88» (register 11, key "
+        in done.stdout
+    )
+    assert "  given 2026-" in done.stdout
+    assert "\x1b" not in done.stdout
+
+    held = Fleet()
+    held.log.say(HoldSet(hold="case-2031", tenant="acme", reason="litigation"), Role.CONTROL)
+    path.write_bytes(made(held)[0])
+    done = kvledger("audit", "verify", str(path), "--key", KEY, "--json", home=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["holds"][0]["reason"]) == (3, "litigation")
+    done = kvledger("audit", "verify", str(path), "--key", KEY, home=tmp_path)
+    assert (
+        "  Legal hold case-2031: It stands on every domain of tenant acme. Reason: litigation." in done.stdout
+    )
+    assert "  holder w0/0/gpu: none, waits: legal hold case-2031 stands" in done.stdout
 
 
 def test_the_isolation_isolates() -> None:
