@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from auditor.evidence import WORDS
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold
 from events.chain import sha256
@@ -99,7 +100,9 @@ class Hook:
     def say(
         self, *stream_events: StreamEvent, events: Sequence[DomainEvent] = (), signed: bool = False
     ) -> None:
-        """Numbers a record; it may be lost or damaged on the way. An idle reset is told first."""
+        """Numbers a record; it may be lost or damaged on the way. An idle reset is told first. What a hook says under
+        its signature only is signed."""
+        signed = signed or any(isinstance(event, WORDS) for event in (*stream_events, *events))
         fleet = self.fleet
         name = self.alias
         signed = signed or any(isinstance(event, Statement) for event in events)
