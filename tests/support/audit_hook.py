@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from events.ids import (
     Inventory,
     Lineage,
     StreamKey,
+    Tier,
 )
 from events.model.batch import ControlPosition, Header, PartRef
 from events.model.part import (
@@ -58,6 +59,7 @@ class Surroundings(Protocol):
     returned: bool
     lied: bool
     drop: int
+    stores: Mapping[str, str]
 
     def strikes(self, fault: str, times: float = 1.0) -> bool: ...
 
@@ -162,16 +164,23 @@ class Hook:
             self.waiting.clear()
 
     def opening(self, inventory: Inventory) -> Opened:
+        store = self.fleet.stores.get(self.worker)
+        holders = [
+            HolderDeclared(name=name, tier=tier, groups=(GROUP,), inventory=inventory)
+            for name, tier in HOLDERS
+        ]
+        if store is not None:
+            disk = HolderDeclared(
+                name="disk", tier=Tier.DISK, durable_id=store, groups=(GROUP,), inventory=inventory
+            )
+            holders.append(disk)
         return Opened(
             engine_life=self.life,
             engine="sim",
             engine_version="1",
             removal=Capability.EVICT_BLOCKS,
             admission_known=True,
-            holders=tuple(
-                HolderDeclared(name=name, tier=tier, groups=(GROUP,), inventory=inventory)
-                for name, tier in HOLDERS
-            ),
+            holders=tuple(holders),
         )
 
     def land(
