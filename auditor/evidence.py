@@ -202,9 +202,8 @@ class Evidence:
         self.unplaced: set[StreamKey] = set()
         self.partition_starts: dict[int, int] = {}
         self.lineages: dict[str, Ancestry] = {}
-        self.told_into: dict[
-            tuple[str, str], int
-        ] = {}  # see `shredding.told_into`; the newest order installed
+        # See `shredding.told_into`; the orders that were installed when it was first and last told.
+        self.told_into: dict[tuple[str, str], tuple[int, int]] = {}
         self.bound: frozenset[bytes] | None = None
         self._named = scoped_ids(request.scope)
         self._bound: frozenset[bytes] | None = None
@@ -373,7 +372,9 @@ class Evidence:
             case.opened_under = header.control.offset
         self._learn(case, record)
         for where in told_into(case, record, landed):
-            self.told_into[where] = max(header.control.offset, self.told_into.get(where, -1))
+            installed = header.control.offset
+            first, last = self.told_into.get(where, (installed, installed))
+            self.told_into[where] = min(first, installed), max(last, installed)
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None:
             case.ended_seq, case.ended_under = header.seq, header.control.offset

@@ -172,7 +172,7 @@ class ControlFold:
     destroyed: dict[str, int] = field(default_factory=dict)
     enrolled: dict[str, int] = field(default_factory=dict)
     owned_since: dict[str, int] = field(default_factory=dict)
-    encrypted: dict[tuple[str, bytes | None], dict[bytes | None, int]] = field(default_factory=dict)
+    encrypted: dict[tuple[str, bytes | None], list[tuple[int, bytes | None]]] = field(default_factory=dict)
     rings: dict[bytes, dict[str, RingListed]] = field(default_factory=dict)
     key_ends: dict[tuple[bytes, str], int] = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
@@ -379,7 +379,7 @@ class ControlFold:
             case HolderDestroyed():
                 self.destroyed[body.durable_id] = offset
             case HolderEncrypted():
-                self.encrypted.setdefault((body.durable_id, body.alias), {})[body.key] = offset
+                self.encrypted.setdefault((body.durable_id, body.alias), []).append((offset, body.key))
             case KeyListed():
                 listed = ((one.ring, RingListed(offset, one.attester)) for one in body.rings)
                 self.rings.setdefault(body.key, {}).update(listed)

@@ -57,7 +57,11 @@ class ShreddedStores(dict[str, Shredding]):
 
 def told_into(case: StreamCase, record: StreamRecord, landed: list[Landing]) -> Iterator[tuple[str, str]]:
     """(durable id, domain) of every store into which a record says that something came, or that it lies there."""
-    durable = {name: view.durable_id for name, view in case.fold.holders.items()}
+    durable = {
+        name: view.durable_id for name, view in case.fold.holders.items() if view.durable_id is not None
+    }
+    if not durable:
+        return
     places = [(one.place.holder, one.place.alias) for one in landed if one.ids]
     for alias, events in record.parts.items():
         places += [(one.to_holder, alias) for one in events if isinstance(one, TierChanged) and one.ids]
@@ -87,22 +91,27 @@ def shredded(evidence: Evidence, durable_id: str) -> Shredding:
     }
     for domain, alias in (named | {NOBODYS: None}).items():
         what = f"what is in domain {domain}" if domain else "what is in no domain that can be named"
-        declared = registry.encrypted.get((durable_id, alias), {})
-        if None in declared:
-            return Shredding(why=f"{what} lies unencrypted by kv.control/{declared[None]}")
-        if not any(offset > since for offset in declared.values()):
-            cure = f"if it always was, declare it: kvledger holder encrypted {durable_id}"
+        declared = registry.encrypted.get((durable_id, alias), [])
+        bare = [offset for offset, key in declared if key is None]
+        if bare:
+            return Shredding(why=f"{what} lies unencrypted by kv.control/{bare[0]}")
+        if not any(offset > since for offset, _ in declared):
+            cure = f"declare it, if all of it ever lay so: kvledger holder encrypted {durable_id}"
             return Shredding(why=f"under which key {what} lies, nobody has declared for its owner", cure=cure)
-        last = -1
-        for key in sorted(key for key in declared if key is not None):
+        told = evidence.told_into.get((durable_id, domain))
+        begun = declared[0][0]
+        if told is not None and told[0] < begun:
+            why = f"{what} was told to lie there before anybody had declared a key (kv.control/{begun})"
+            return Shredding(why=why)
+        over = -1
+        for key in sorted({key for _, key in declared if key is not None}):
             ends, missing = _ends(evidence, key)
             if missing:
                 return missing
-            last = max(last, *ends.values())
+            over = max(over, *ends.values())
             rings |= ends.keys()
-        told = evidence.told_into.get((durable_id, domain), -1)
-        if told >= last:
-            why = f"{what} was told to lie there by a hook that knew of the key's destruction (kv.control/{told})"
+        if told is not None and told[1] >= over:
+            why = f"{what} was told to lie there by a hook that knew of the key's destruction (kv.control/{over})"
             return Shredding(why=why)
     return Shredding(rings=tuple(sorted(rings)))
 

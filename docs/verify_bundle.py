@@ -1533,7 +1533,7 @@ class Trial:
         self.torn: dict[str, set[bytes]] = defaultdict(set)
         self.answers: dict[str, dict[bytes, bool | None]] = defaultdict(dict)
         self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
-        self.put_in: dict[tuple[str, str | None], int] = defaultdict(lambda: -1)
+        self.put_in: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         self.shredded: dict[str, str] = {}
         self.reasons: set[tuple[str, str, str, bool]] = set()
         self.destroyed: set[str] = set()
@@ -1850,7 +1850,7 @@ class Trial:
     def stored(
         self, case: Case, installed: int, landed: list[Json], told: list[Json], parts: dict[bytes, list[Json]]
     ) -> None:
-        """Remembers under which order something was last said to lie in a store, by domain (None: nobody's)."""
+        """Under which orders something was first and last said to lie in a store, by domain (None: nobody's)."""
         landings = [(one["place"][0], one["place"][2]) for one in landed if one["ids"]]
         landings += [
             (event["to_holder"], alias)
@@ -1869,7 +1869,10 @@ class Trial:
         for name, domain in there:
             holder = case.stream.holders.get(name)
             if holder is not None and holder.durable is not None:
-                self.put_in[holder.durable, domain] = max(installed, self.put_in[holder.durable, domain])
+                known = self.put_in[holder.durable, domain]
+                known[:] = (
+                    [min(installed, *known), max(installed, *known)] if known else [installed, installed]
+                )
 
     def rings_without_key(self, durable: str) -> str:
         """The rings in which every key was destroyed under which anything in scope may lie in the store; "" if not."""
@@ -1885,14 +1888,16 @@ class Trial:
             ]
             if not any(at > control.handed_at.get(durable, control.end) for at, _ in said):
                 return ""
-            over = -1
+            seen, over = self.put_in[durable, domain], -1
+            if seen and seen[0] < said[0][0]:
+                return ""
             for _, key in said:
                 holding = control.rings.get(key, {}) if key is not None else {}
                 if not holding or any(ring["gone"] is None for ring in holding.values()):
                     return ""
                 over = max(over, *(ring["gone"] for ring in holding.values()))
                 rings |= holding.keys()
-            if self.put_in[durable, domain] >= over:
+            if seen and seen[1] >= over:
                 return ""
         return ", ".join(sorted(rings)) if self.domains else ""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from auditor.evidence import WORDS
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold
+from auditor.telling import WORDS
 from events.chain import sha256
 from events.ids import (
     Capability,
@@ -17,6 +17,7 @@ from events.ids import (
     Inventory,
     Lineage,
     StreamKey,
+    Tier,
 )
 from events.model.batch import ControlPosition, Header, PartRef
 from events.model.part import (
@@ -60,6 +61,7 @@ class Surroundings(Protocol):
     returned: bool
     lied: bool
     drop: int
+    stores: Mapping[str, str]
 
     def strikes(self, fault: str, times: float = 1.0) -> bool: ...
 
@@ -102,7 +104,7 @@ class Hook:
     ) -> None:
         """Numbers a record; it may be lost or damaged on the way. An idle reset is told first. What a hook says under
         its signature only is signed."""
-        signed = signed or any(isinstance(event, WORDS) for event in (*stream_events, *events))
+        signed = signed or any(type(event) in WORDS for event in (*stream_events, *events))
         fleet = self.fleet
         name = self.alias
         signed = signed or any(isinstance(event, Statement) for event in events)
@@ -168,16 +170,23 @@ class Hook:
             self.waiting.clear()
 
     def opening(self, inventory: Inventory) -> Opened:
+        store = self.fleet.stores.get(self.worker)
+        holders = [
+            HolderDeclared(name=name, tier=tier, groups=(GROUP,), inventory=inventory)
+            for name, tier in HOLDERS
+        ]
+        if store is not None:
+            disk = HolderDeclared(
+                name="disk", tier=Tier.DISK, durable_id=store, groups=(GROUP,), inventory=inventory
+            )
+            holders.append(disk)
         return Opened(
             engine_life=self.life,
             engine="sim",
             engine_version="1",
             removal=Capability.EVICT_BLOCKS,
             admission_known=True,
-            holders=tuple(
-                HolderDeclared(name=name, tier=tier, groups=(GROUP,), inventory=inventory)
-                for name, tier in HOLDERS
-            ),
+            holders=tuple(holders),
         )
 
     def land(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 from auditor.condition import Findings
 from auditor.evidence import Evidence
@@ -39,7 +40,10 @@ STEPS, DELETED_AT = 70, 25
 class SimFleet:
     """Three workers over STEPS steps, a deletion at DELETED_AT, an auditor that closes with nonces.
 
-    `drop` is a record, by its number in the fleet from 1, that is lost and known to be lost."""
+    `drop` is a record, by its number in the fleet from 1, that is lost and known to be lost. `stores` are durable
+    stores by the worker that declares them."""
+
+    stores: Mapping[str, str] = {}
 
     def __init__(self, seed: int, faults: Faults, *without: Condition, drop: int = 0) -> None:
         self.without = frozenset(without)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from auditor.finding import Verdict
 from events.chain import store_alias
 from events.ids import Role, Tier
@@ -32,13 +34,16 @@ class EncryptedStore:
     """`w0` owned it, left an old copy of tenant acme in it, and its engine has ended; its other domain lies there
     under a key of its own, and what is in no domain under a third. Nothing is destroyed yet."""
 
-    def __init__(self, *, declared: bool = True, listed_in: tuple[str, ...] = ("a", "b")) -> None:
+    def __init__(
+        self, *, declared: Collection[str | None] = tuple(KEYS), listed_in: tuple[str, ...] = ("a", "b")
+    ) -> None:
         self.log = AuditLog()
         self.log.say(HolderEnrolled(durable_id=STORE, tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
-        for domain, key in KEYS.items() if declared else ():
-            self.declare(domain, key)
-            if listed_in:
-                self.list_rings(key, *listed_in)
+        for domain, key in KEYS.items():
+            if domain in declared:
+                self.declare(domain, key)
+                if listed_in:
+                    self.list_rings(key, *listed_in)
         self.hook = self.owner("w0")
         self.hook.store("acme", 1, holder="disk")
         self.request = self.log.delete()

@@ -5,7 +5,7 @@ An act may be struck by a fault, which is then certain to happen to it. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from auditor.evidence import Evidence
@@ -43,6 +43,8 @@ class Act(NamedTuple):
 
 class World:
     """`hooks[n]` is worker n's newest epoch, `past` the ones before it, dead or cut off."""
+
+    stores: Mapping[str, str] = {}
 
     def __init__(self, without: frozenset[Condition] = frozenset()) -> None:
         self.faults: Faults = NONE

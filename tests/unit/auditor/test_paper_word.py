@@ -14,6 +14,7 @@ from auditor.paper.html import to_html
 from auditor.paper.pdf import to_pdf
 from auditor.paper.sheet import proof_paper
 from auditor.proof import CLAIMS, seal, unseal
+from auditor.shredding import Shredding
 from events.ids import Role, VerdictKind
 from events.model.control import ExitAttested, HolderDestroyed, HoldReleased, HoldSet
 from events.model.part import Ack, Cleared, Closed, Refused, RequestStanding
@@ -265,6 +266,7 @@ def test_every_assumption_has_its_words_and_keeps_its_own() -> None:
         "membership: inventory of 3 by cluster-a (kv.control/17)",
         "anchoring: checkpoint",
         "anchoring: witnessed 2 of 3",
+        Shredding(("hsm", "backup")).assumption("disk-1"),
         "what lies before the newest records was read by an earlier audit of this auditor",
     }
     for one in seen:

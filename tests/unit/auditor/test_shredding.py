@@ -107,7 +107,7 @@ def test_a_ring_that_is_listed_again_takes_its_destruction_back() -> None:
 
 
 def test_a_store_that_nobody_declared_encrypted_is_judged_as_ever() -> None:
-    store = ended(declared=False)
+    store = ended(declared=())
     reason = left(store)
     assert reason.detail == "owner w0 has not acked on its listing"
     assert reason.cure == "let the store's owner list it and ack, or record its destruction"
@@ -115,11 +115,8 @@ def test_a_store_that_nobody_declared_encrypted_is_judged_as_ever() -> None:
 
 @pytest.mark.parametrize("missing", KEYS)
 def test_every_domain_in_scope_and_what_is_in_none_needs_a_key_that_is_declared(missing: str | None) -> None:
-    store = ended(declared=False)
-    for domain, key in KEYS.items():
-        store.list_rings(key, "a", "b")
-        if domain != missing:
-            store.declare(domain, key)
+    store = ended(declared=[one for one in KEYS if one != missing])
+    store.list_rings(KEYS[missing], "a", "b")
     store.destroy_all()
     reason = left(store)
     named = (
@@ -128,7 +125,20 @@ def test_every_domain_in_scope_and_what_is_in_none_needs_a_key_that_is_declared(
     assert named in reason.detail
     assert "kvledger holder encrypted" in reason.cure
     store.declare(missing, KEYS[missing])
-    assert judged(store) is PROVEN
+    if missing == "acme":
+        assert "told to lie there before anybody had declared a key" in left(store).detail
+    else:
+        assert judged(store) is PROVEN
+
+
+def test_orphans_from_before_any_declaration_lie_there_without_a_key() -> None:
+    store = EncryptedStore(declared=("acme", "acme/eu"))
+    store.hook.write(Orphans(holder="disk", orphans=2, unassigned=0))
+    store.end()
+    store.declare(None, "k-rest")
+    store.list_rings("k-rest", "a", "b")
+    store.destroy_all()
+    assert "told to lie there before anybody had declared a key" in left(store).detail
 
 
 @pytest.mark.parametrize("domain", KEYS)
@@ -173,7 +183,7 @@ def test_a_new_owner_has_to_declare_it_anew() -> None:
 
 
 def test_a_store_without_an_owner_has_nobody_whose_word_on_its_keys_counts() -> None:
-    store = EncryptedStore(declared=False)
+    store = EncryptedStore(declared=())
     other = "disk-2"
     hook = store.log.hook("w7").open(durable_id=other)
     store.destroy_all()
@@ -293,13 +303,9 @@ def test_volatile_memory_is_never_discharged_by_a_key() -> None:
 
 
 def test_a_narrower_scope_needs_its_own_domain_and_what_is_in_none() -> None:
-    store = ended(declared=False)
+    store = ended(declared=("acme", None))
     store.request = store.log.delete(PrefixScope(domain="acme", ids=(block("acme", 1),)))
-    for domain in ("acme", None):
-        key = KEYS[domain]
-        store.declare(domain, key)
-        store.list_rings(key, "a", "b")
-        store.destroy_all(key)
+    store.destroy_all("k-acme", "k-rest")
     assert judged(store) is PROVEN
 
 
