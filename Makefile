@@ -12,7 +12,8 @@ help:
 	@echo "make demo    run a real request trace through everything, on this machine"
 	@echo "make soak    half an hour of faults of all kinds against a stack of its own"
 	@echo "make soundness  the auditor against 100,000 simulated faulty fleets, every byte of a bundle, every"
-	@echo "             interleaving of a small deletion: an hour; make soak does it too"
+	@echo "             interleaving of a small deletion, kills at each step of a real one: an hour; make soak"
+	@echo "             does it too"
 	@echo "make faults  ten faults under ten seeds each on a local stack: 25 minutes"
 	@echo "make live-vllm  real vLLM engines on this machine's CPU against the index: 3.5 GB, 25 minutes"
 	@echo "make live-vllm-hour  an hour of two of them under load, bridges and broker killed all the while"
@@ -33,6 +34,7 @@ soundness: venv
 	@$(BIN)/python -m tests.model.auditor.soundness --runs 100000
 	@$(BIN)/python -m tests.model.auditor.deletion_scope --seconds 600
 	@$(BIN)/python -m tests.model.auditor.mutation
+	@$(BIN)/python -m tests.acceptance.deletion_killed
 
 faults: venv
 	@$(BIN)/kvledger up

@@ -270,6 +270,8 @@ class Rebuild:
         begun_s = self._monotonic_s()
         while not records:
             records = await tail.fetch(timeout_ms=500, max_records=2_000)
+            if not records and await tail.position(self._topic, number) >= target:
+                return []
             if not records and self._monotonic_s() - begun_s > STILL_AFTER_S:
                 raise LogUnavailableError(
                     f"{self._topic}[{number}] gives nothing at {at}, {target} is wanted"
@@ -465,13 +467,13 @@ async def read_refused(connection: KafkaConnection, topic: str) -> dict[int, fro
         tail.seek(dead, 0, at)
         while at < end:
             for record in await tail.fetch(timeout_ms=500):
-                at = record.offset + 1
                 try:
                     letter = decode_dead(record.value)
                 except DecodeError:
                     continue
                 if letter.topic == topic and letter.reason == UNSTORABLE:
                     found.setdefault(letter.partition, set()).add(letter.offset)
+            at = await tail.position(dead, 0)
     finally:
         await tail.stop()
     return {partition: frozenset(offsets) for partition, offsets in found.items()}

@@ -44,7 +44,7 @@ async def fold_log(
             for record in await tail.fetch(timeout_ms=500):
                 if record.offset < wanted[record.partition]:
                     fold_record(states[record.partition], record.value, partial(admit, record.partition))
-                reached[record.partition] = record.offset + 1
+            reached = {number: await tail.position(topic, number) for number in reached}
     finally:
         await tail.stop()
     return [state for table in states.values() for state in table.values()], starts

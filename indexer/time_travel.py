@@ -141,6 +141,8 @@ async def registry_at(connection: KafkaConnection, registry: Registry, offset: i
             for record in await tail.fetch(timeout_ms=500, max_records=2_000):
                 if record.offset < offset:
                     registry.fold(record.offset, record.value, record.signature)
+            if registry.next_offset < offset <= await tail.position(connection.topic(CONTROL), 0):
+                raise LogUnavailableError(f"kv.control holds no record at {registry.next_offset}")
     except ValueError as error:
         raise LogUnavailableError(str(error)) from error
     finally:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import faust
@@ -146,7 +146,7 @@ async def run_worker(
     applier: Applier,
     stop: asyncio.Event,
     *,
-    end_offset: Callable[[int], Any],
+    unread: Callable[[int, int], Awaitable[bool]],
     session_timeout_s: float = 6.0,
     stuck_after_s: float = 60.0,
     instance: str | None = None,
@@ -165,7 +165,7 @@ async def run_worker(
     stopping = asyncio.create_task(stop.wait())
     crashed = asyncio.create_task(_until_crashed(app))
     watching = asyncio.create_task(
-        _watch(app, end_offset, stuck_after_s, RECLAIM_AFTER_SESSIONS * session_timeout_s)
+        _watch(app, unread, stuck_after_s, RECLAIM_AFTER_SESSIONS * session_timeout_s)
     )
     pruning = asyncio.create_task(_prune(applier))
     looking = asyncio.create_task(_look_back(app))
@@ -244,7 +244,10 @@ async def _reclaim(app: LedgerApp, partition: int) -> None:
 
 
 async def _watch(
-    app: LedgerApp, end_offset: Callable[[int], Any], stuck_after_s: float, reclaim_after_s: float
+    app: LedgerApp,
+    unread: Callable[[int, int], Awaitable[bool]],
+    stuck_after_s: float,
+    reclaim_after_s: float,
 ) -> None:
     """Liveness is that the committed offset advances while there is something to read."""
     moved: dict[int, tuple[int, float]] = {}
@@ -270,11 +273,11 @@ async def _watch(
                 raise WorkerStoppedError(f"partition {partition} is assigned here and owned elsewhere")
             elif now_s - since_s > stuck_after_s:
                 try:
-                    end = await end_offset(partition)
+                    waits = await unread(partition, position)
                 except LogUnavailableError:
                     continue
-                if position < end:
+                if waits:
                     raise WorkerStoppedError(
-                        f"partition {partition} stands at {position} of {end} for {stuck_after_s:g} s"
+                        f"partition {partition} stands at {position} for {stuck_after_s:g} s with records to read"
                     )
                 moved[partition] = (position, now_s)

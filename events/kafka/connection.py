@@ -168,6 +168,14 @@ class LogTail:
         """Oldest offset that the log still holds, by partition. Raises LogUnavailableError."""
         return await self._offsets("beginning_offsets")
 
+    async def position(self, topic: str, partition: int) -> int:
+        """Where the next `fetch` of an assigned partition begins: behind the last record given, and behind what has
+        offsets there and no record, as a transaction's mark. Raises LogUnavailableError."""
+        try:
+            return int(await self._consumer.position(TopicPartition(topic, partition)))
+        except KafkaError as error:
+            raise LogUnavailableError(f"{type(error).__name__} while reading") from error
+
     async def offsets_after(self, timestamp_ms: int) -> dict[tuple[str, int], int | None]:
         """Offset of the first record with a later timestamp, by partition; None: there is none.
         Raises LogUnavailableError."""

@@ -49,11 +49,14 @@ class KafkaPartitionLog:
     async def first_from(self, topic: str, partition: int, offset: int) -> RawRecord | None:
         async def look(tail: LogTail) -> RawRecord | None:
             _, end = await tail.bounds(topic, partition)
+            reached = offset
             tail.assign({(topic, partition): offset} if offset < end else {})
-            while offset < end:
+            while reached < end:
                 for record in await tail.fetch(timeout_ms=500, max_records=1):
                     tail.assign({})
                     return record
+                reached = await tail.position(topic, partition)
+            tail.assign({})
             return None
 
         return await self._ask(f"{topic}[{partition}]", look)
@@ -69,8 +72,8 @@ class KafkaPartitionLog:
             found: dict[int, bytes] = {}
             while reached < newest:
                 for record in await tail.fetch(timeout_ms=500, max_records=_FETCH_RECORDS):
-                    reached = record.offset
-                    found[reached] = sha256(record.value)
+                    found[record.offset] = sha256(record.value)
+                reached = await tail.position(topic, partition) - 1
             tail.assign({})
             return found
 

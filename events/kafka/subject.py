@@ -83,9 +83,9 @@ class SubjectLog:
                 elif time.monotonic() >= until_s:
                     raise LogUnavailableError(f"kv.subjects gives no record behind {at}")
                 for record in records:
-                    at = record.offset + 1
                     if record.offset < end:
                         take(record)
+                at = await tail.position(topic, 0)
             return end
         except TimeoutError as error:
             raise LogUnavailableError("kv.subjects: no answer in time") from error

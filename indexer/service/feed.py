@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from events.errors import KvledgerError
@@ -42,6 +43,8 @@ class EvenTail(Protocol):
     async def fetch_evenly(
         self, share: int, *, timeout_ms: int, busy: Collection[int]
     ) -> list[RawRecord]: ...
+
+    async def position(self, topic: str, partition: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -254,6 +257,15 @@ class ViewFeed:
                 FETCH_RECORDS, timeout_ms=100 if idle else 0, busy=self._queues.keys()
             )
             await self._apply(view, records)
+            if not (records or self._queues or view.caught_up or self.state.ends is None):
+                await self._pass_marks(view, tail)
+
+    async def _pass_marks(self, view: LocalView, tail: EvenTail) -> None:
+        """Behind the last record of a partition there may be a transaction's mark, which nobody is given."""
+        topic = self._connection.topic(EVENTS)
+        at = {p: await tail.position(topic, p) for p in range(view.registry.partitions)}
+        self._check_caught_up(at)
+        self._wake()
 
     async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:
         """Queues the records and gives each partition, and the index, one turn. Who took longer than a turn, as
@@ -337,10 +349,11 @@ class ViewFeed:
         self._fed().control_folded(record, why)
         self._wake()
 
-    def _check_caught_up(self) -> None:
+    def _check_caught_up(self, read_to: Mapping[int, int] = MappingProxyType({})) -> None:
+        """`read_to`: where a partition was read to of which nothing waits to be applied."""
         view, ends = self._fed(), self.state.ends
         if not view.caught_up and ends is not None:
-            view.caught_up = all(view.position(p) >= end for p, end in ends.items())
+            view.caught_up = all(max(view.position(p), read_to.get(p, 0)) >= end for p, end in ends.items())
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -122,8 +122,10 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
         dsn, at, keyring=ring, monotonic_s=time.monotonic, monotonic_ns=time.monotonic_ns
     )
 
-    async def end_offset(partition: int) -> int:
-        return (await partition_log.bounds(topic, partition))[1]
+    async def unread(partition: int, position: int) -> bool:
+        start, end = await partition_log.bounds(topic, partition)
+        at = max(start, position)
+        return at < end and await partition_log.first_from(topic, partition, at) is not None
 
     background: list[asyncio.Task[None]] = []
     try:
@@ -133,7 +135,7 @@ async def _work(settings: Settings, dsn: str, stop: asyncio.Event) -> None:
             await asyncio.sleep(BEGIN_RETRY_S)
         if not stop.is_set():
             worker = asyncio.create_task(
-                run_worker(at, applier, stop, end_offset=end_offset, instance=settings.indexer_instance)
+                run_worker(at, applier, stop, unread=unread, instance=settings.indexer_instance)
             )
             await asyncio.wait({worker, *background}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:

@@ -91,6 +91,9 @@ class Log:
                 found.append(RawRecord("t", partition, offset, b"", waiting.popleft(), None, 0))
         return found
 
+    async def position(self, topic: str, partition: int) -> int:
+        return self.offsets[partition]
+
 
 @dataclass(slots=True)
 class TimedView(LocalView):

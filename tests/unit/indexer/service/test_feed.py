@@ -17,10 +17,12 @@ CHAIN = chain_of(range(640))
 
 @dataclass
 class ListedTail:
-    """Everything is fetched at once, the busy partition first."""
+    """Everything is fetched at once, the busy partition first. `marks`: offsets behind the last record that hold
+    none."""
 
     records: dict[int, list[bytes]]
     offsets: dict[int, int] = field(default_factory=dict)
+    marks: dict[int, int] = field(default_factory=dict)
 
     async def fetch_evenly(self, share: int, *, timeout_ms: int, busy: Collection[int]) -> list[RawRecord]:
         await asyncio.sleep(0)
@@ -32,6 +34,9 @@ class ListedTail:
                 found.append(RawRecord("t", partition, offset, b"", value, None, 0))
             del values[:share]
         return found
+
+    async def position(self, topic: str, partition: int) -> int:
+        return self.offsets.get(partition, -1) + 1 + self.marks.get(partition, 0)
 
 
 async def test_a_partition_with_much_to_read_delays_no_other() -> None:
@@ -85,3 +90,29 @@ async def test_a_replica_that_reads_a_partition_again_is_caught_up_only_at_its_e
         await feed._apply(view, [RawRecord("t", CALM, offset, b"", record.value, None, 0)])
         seen.append(view.caught_up)
     assert seen == [False, False, False, False, True]
+
+
+async def test_a_transactions_mark_behind_the_last_record_holds_up_no_start() -> None:
+    world = World()
+    hook = world.join("calm", start=False, partition=CALM)
+    hook.hold = True
+    hook.open()
+    hook.store(CHAIN[:1])
+    view = world.view
+    feed = ViewFeed(KafkaConnection("127.0.0.1:9"), world.registry, monotonic_ns=lambda: 0, wall_ms=lambda: 0)
+    feed.attach(view)
+    view.caught_up = False
+    feed.state.ends = {CALM: 3, BUSY: 2}
+    tail = ListedTail({CALM: list(hook.held)}, marks={CALM: 1, BUSY: 1})
+    following = asyncio.create_task(feed._follow(view, tail))
+    while view.position(CALM) < 2:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not view.caught_up
+    tail.marks[BUSY] = 2
+    async with asyncio.timeout(10):
+        while not view.caught_up:
+            await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait([following])
