@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from events.fold.registry import Registry
 
 GRANTED_ROLES = (Role.ENROLMENT, Role.CONTROL, Role.SUPERVISOR, Role.AUDITOR)
+KEY_ID = re.compile(r"[0-9a-f]{16}")
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -87,7 +89,7 @@ def grant(
     """
     from kvledger.command.audit import public_key_of
 
-    key = public_key_of(public_key)
+    key = public_key_of(public_key, "PUBLIC_KEY", "key grant")
     roles = tuple(dict.fromkeys(_role(one) for one in role))
     number = asyncio.run(_say(load_settings(), Granted(public_key=key, roles=roles, label=label)))
     _told(key, number, as_json, f"granted: {', '.join(roles)}")
@@ -165,7 +167,9 @@ async def _revoke(settings: Settings, key: str) -> tuple[bytes, int]:
 
     registry = await or_unavailable(lambda: read_registry(connection(settings)))
     known = registry.grants.get(KeyId(key))
-    public_key = known.public_key if known is not None else public_key_of(key)
+    if known is None and KEY_ID.fullmatch(key):
+        raise _usage(f"the log has granted key {key} nothing; kvledger key list")
+    public_key = known.public_key if known is not None else public_key_of(key, "KEY", "key revoke")
     found = next((one for one in registry.grants.values() if one.public_key == public_key), None)
     if found is None:
         raise _usage("the log has granted this key nothing; kvledger key list")
