@@ -22,6 +22,7 @@ from rfc3161_client import (
 
 from auditor.exchange import NoAnswerError, post
 from auditor.proof import StampStated
+from auditor.timestamp_order import in_order
 from events.chain import sha256
 from events.errors import KvledgerError
 
@@ -74,7 +75,7 @@ def _exchange(url: str, query: bytes, timeout_s: float) -> bytes:
 
 def _decode(raw: bytes) -> TimeStampResponse:
     try:
-        stamp = decode_timestamp_response(raw)
+        stamp = decode_timestamp_response(in_order(raw))
         if stamp.status != 0:
             raise StampError(
                 f"the authority refused: status {stamp.status} {' '.join(stamp.status_string)}".strip()

@@ -51,8 +51,9 @@ class Verified:
         """What else a reader should know of the check."""
         if not self.by_digest:
             return ()
-        word = "the auditor's word says that they concern nobody in scope"
-        return (f"{self.by_digest} records are shown by digests alone; {word}",)
+        word = "the auditor's word says that nobody in scope is concerned"
+        what = "1 record is" if self.by_digest == 1 else f"{self.by_digest} records are"
+        return (f"{what} shown by digests alone; {word}",)
 
     def witnessed(self, policy: WitnessPolicy) -> int:
         """How many of the reader's own witnesses have cosigned the whole log that the verdict rests on."""

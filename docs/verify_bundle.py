@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Verifies a kvledger deletion bundle or report, apart from kvledger: this one file, Python 3.11 and `cryptography`.
 
-    python verify_bundle.py BUNDLE KEY      KEY: the operator's or the auditor's public key, 64 hex characters
+    python verify_bundle.py FILE KEY      KEY: the operator's or the auditor's public key, 64 hex characters or a file
+                                          that holds them
 
-Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 the bundle proves nothing. Needs no network. It was
+Exit code 0 PROVEN, 1 REFUTED, 2 UNPROVABLE, 3 PENDING, 4 the file proves nothing; 64 wrong usage: no such file, or no
+key, and nothing was verified. Needs no network. It was
 written from audit.md, which is beside it, and shares no line with the auditor: it follows one stream after the
 other, keeps plain tables, and judges the nine conditions at the end. Where the statement says anything else than what
 comes out here (kind, conditions, reasons, counterexamples, counts, holders, anchoring), the bundle is invalid.
@@ -31,6 +33,7 @@ Shape = Callable[[Any], Any]
 EXIT = {"PROVEN": 0, "REFUTED": 1, "UNPROVABLE": 2, "PENDING": 3}
 INVALID = 4
 MAX_LINE = 16_000_000
+USAGE = 64
 ROOT = bytes(16)
 WHOLE_SPACE = 1 << 128
 CANARY = "kvledger.canary"
@@ -3095,16 +3098,43 @@ def compare_frame(stated: Json, anchored: Json, trial: Trial) -> None:
             raise Invalid(f"the evidence gives something else than the statement says ({name})")
 
 
-def main(arguments: list[str]) -> int:
+class Usage(Exception):
+    """Nothing was verified: the arguments name no file that can be read, or no key."""
+
+
+def asked(arguments: list[str]) -> tuple[bytes, bytes]:
+    """The file's bytes and the key that is trusted."""
     if len(arguments) != 2:
-        sys.stderr.write("usage: verify_bundle.py BUNDLE KEY\n")
-        return INVALID
+        raise Usage("give the bundle or report, and the operator's or the auditor's public key")
+    path, text = arguments
+    if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
+        try:
+            with open(text, encoding="ascii") as file:
+                text = file.read(4_096).strip()
+        except (OSError, ValueError) as error:
+            raise Usage("KEY is neither 64 hexadecimal characters nor a file that holds them") from error
+        if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
+            raise Usage("the file KEY does not hold 64 hexadecimal characters: is it the public key?")
     try:
-        with open(arguments[0], "rb") as file:
-            raw = file.read()
-        kind = verify(raw, bytes.fromhex(arguments[1]))
-    except (OSError, ValueError, Invalid) as error:
-        sys.stderr.write(f"invalid: {error}\n")
+        with open(path, "rb") as file_:
+            return file_.read(), bytes.fromhex(text)
+    except OSError as error:
+        raise Usage(f"{path} can't be read: {error.strerror}") from error
+
+
+def main(arguments: list[str]) -> int:
+    if arguments in (["-h"], ["--help"]):
+        sys.stdout.write(f"{__doc__}")
+        return 0
+    try:
+        raw, key = asked(arguments)
+    except Usage as error:
+        sys.stderr.write(f"usage: verify_bundle.py FILE KEY; {error}\n")
+        return USAGE
+    try:
+        kind = verify(raw, key)
+    except (ValueError, Invalid) as error:
+        sys.stderr.write(f"invalid, it proves nothing: {error}\n")
         return INVALID
     sys.stdout.write(f"{kind}\n")
     return EXIT[kind]

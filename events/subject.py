@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import StringConstraints, TypeAdapter
 
 from events.codec import decode_subject
 from events.errors import DecodeError
@@ -14,7 +16,9 @@ from events.signing import Verify
 
 MAX_LEAVES = 40_000
 """Leaves of one subject that a request can name: its record must stay below the limit of a record's size."""
-_PSEUDONYM = re.compile(r"^[0-9a-f]{64}$")
+SubjectName = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
+"""A data subject as its gateway calls it, taken to the letter, or its pseudonym: what can be bound can be deleted."""
+_PSEUDONYM = re.compile(r"^[0-9a-f]{64}\Z")
 
 
 class Granted(Protocol):
@@ -25,6 +29,14 @@ class Granted(Protocol):
 
     @property
     def roles(self) -> frozenset[Role]: ...
+
+
+_NAMES = TypeAdapter[str](SubjectName)
+
+
+def subject_name(text: str) -> str:
+    """The name as it was given, if it can be one. Raises ValueError (pydantic's ValidationError)."""
+    return _NAMES.validate_python(text)
 
 
 def given_pseudonym(subject: str) -> bytes | None:

@@ -51,8 +51,8 @@ COMMANDS = (
 )
 
 _EPILOG = (
-    "Exit codes: 0 done, PROVEN · 1 failed, REFUTED · 2 wrong usage, UNPROVABLE · 3 PENDING · "
-    "4 bundle invalid · 69 a service is unavailable · 78 configuration · 130 interrupted."
+    "Exit codes: 0 done, PROVEN · 1 failed, REFUTED · 2 UNPROVABLE · 3 PENDING · "
+    "4 bundle invalid · 64 wrong usage · 69 a service is unavailable · 78 configuration · 130 interrupted."
 )
 
 # Which extra brings an import that is missing; the first extra that has it.
@@ -113,6 +113,8 @@ def main() -> NoReturn:
     """Runs the command line and exits with a documented code; never shows a traceback for our errors."""
     # Kafka's client reports what a command reports better, in one line; services set their own level.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    # The base of all that typer says of wrong options, which it exports under no name; its own code is 2, a verdict's.
+    typer.BadParameter.__mro__[1].exit_code = int(ExitCode.USAGE)  # type: ignore[attr-defined]
     try:
         named = sys.argv[1] if len(sys.argv) > 1 else ""
         make_app(named if named in COMMANDS else None)(standalone_mode=True)

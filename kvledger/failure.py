@@ -13,15 +13,16 @@ from events.errors import KvledgerError
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every `kvledger` command; `docs/cli.md` lists them for people."""
+    """The exit codes of every `kvledger` command; `docs/cli.md` lists them for people. 0 to 4 are what audits give as
+    verdicts: nothing that kept a command from judging is one of 2 to 4."""
 
     OK = 0
     FAILED = 1
     REFUTED = 1
-    USAGE = 2
     UNPROVABLE = 2
     PENDING = 3
     BUNDLE_INVALID = 4
+    USAGE = 64
     UNAVAILABLE = 69
     CONFIGURATION = 78
     INTERRUPTED = 130

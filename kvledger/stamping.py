@@ -64,7 +64,8 @@ def look(anchor: Anchor | None, stated: StampStated | None, certificate: Path | 
     if anchor is None or not raw:
         if stated is not None:
             raise BundleError("the statement speaks of a time stamp that isn't there")
-        return StampFound("", "time_stamp_missing: the file carries no time stamp")
+        missing = "time_stamp_missing: the file carries no time stamp"
+        return StampFound("" if certificate is None else f"  {missing}", missing)
     if authority is None and find_spec("rfc3161_client") is None:
         return StampFound(
             "  it carries a time stamp, not looked at: that needs kvledger[timestamp] and --tsa"

@@ -22,6 +22,11 @@ DRAINING_CURE = "wait: it is drained, no new work should come; a reset needs eve
 SERVING_CURE = (
     "take its load away: requests did not end while it was drained, it serves on and is drained again"
 )
+LIMIT_CURE = (
+    "wait, within the hour it is reset again: its tenant has caused {} resets of this engine, which is all that it may "
+    "in an hour; fewer requests, a longer retention period or a higher KVLEDGER_RESETS_PER_HOUR help"
+)
+TURN_CURE = "wait for its turn: the model's engines are reset a few at a time, and others are before it"
 
 
 class DrainedHook(Protocol):
@@ -31,7 +36,8 @@ class DrainedHook(Protocol):
 
 
 class Emptying:
-    """One engine's. `waits` says what keeps an owed reset from being made now; empty if nothing does."""
+    """One engine's. `waits` says what keeps an owed reset from being made now; empty if nothing does. `cure` is what
+    the log is told of it: the same words while it waits for the same, empty while nobody has to know."""
 
     def __init__(
         self,
@@ -43,7 +49,7 @@ class Emptying:
         pace: ResetPace,
         monotonic_s: Callable[[], float],
     ) -> None:
-        self.waits = ""
+        self.waits = self.cure = ""
         self._hook = hook
         self._port = port
         self._turn = turn
@@ -56,24 +62,26 @@ class Emptying:
 
     def rest(self) -> None:
         """Nothing is owed: somebody else's turn."""
-        self.waits = ""
+        self.waits = self.cure = ""
         self._serve()
 
     def allowed(self, owed: Sequence[Obligation]) -> bool:
         """Whether these may be carried out now. If not, `waits` says why; ask again."""
         now_s = self._monotonic_s()
         if now_s < self._rests_until_s:
+            self.cure = SERVING_CURE
             self._wait("its requests did not end while it was drained", self._rests_until_s - now_s)
             return False
         due_s = min(self._due_in_s(one, now_s) for one in owed)
         if due_s > 0:
             self._serve()
+            self.cure = LIMIT_CURE.format(self._pace.per_hour)
             self._wait(f"its tenant has caused {self._pace.per_hour} resets within an hour", due_s)
             return False
         on_turn = self._turn.take()
         if not on_turn:
             self._drained_s, self._hook.draining = None, False
-        self.waits = self._turn.why
+        self.waits, self.cure = self._turn.why, TURN_CURE if self._turn.behind else ""
         return on_turn
 
     async def empty(self, owed: Sequence[Obligation]) -> ResetResult:

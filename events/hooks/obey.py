@@ -200,6 +200,9 @@ class Obedience:
         if not self._emptying.allowed(owed):
             # It may take long: the log is told that the order is installed, and what it finds.
             self._write_acks([one for one in owed if one.told is None])
+            if self._emptying.cure:
+                # What the others' blocks are in use for is why it may not be emptied now.
+                self._hook.write(self.obligations.refusals(owed, "blocks_in_use", self._emptying.cure))
             return False
         before = {one.number: self._covered(one) for one in owed}
         result = await self._emptying.empty(owed)

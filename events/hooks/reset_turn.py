@@ -64,10 +64,10 @@ class ResetTurns:
 
 
 class Turn:
-    """One hook's. `why` says what it waits for; empty if it waits for nothing."""
+    """One hook's. `why` says what it waits for; empty if it waits for nothing. `behind`: others are before it."""
 
     def __init__(self, turns: ResetTurns, who: Who, wake: Callable[[], None]) -> None:
-        self.why = ""
+        self.why, self.behind = "", False
         self._turns = turns
         self._who = who
         self._wake = wake
@@ -93,16 +93,17 @@ class Turn:
         if self._nonce is None:
             if places >= len(rivals):
                 # Nobody to wait for, and nobody who would wait.
-                self.why = ""
+                self.why, self.behind = "", False
                 return True
             self._nonce, self._state = secrets.token_bytes(16), "waits"
             turns.wait(self._who, self._wake)
             self._say(now_s)
         ahead = turns.queue.before(self._who, rivals.__contains__, now_s)
         if heard and ahead < places:
-            self._state, self.why = "resets", ""
+            self._state, self.why, self.behind = "resets", "", False
             self._say(now_s)
             return True
+        self.behind = ahead >= places
         self.why = f"its turn: {places} of {len(rivals)} engines are reset at once, {ahead} are before it"
         return False
 
@@ -116,7 +117,7 @@ class Turn:
 
     def give_back(self) -> None:
         """It is done, or nothing is to be done any more. Idempotent."""
-        self.why = ""
+        self.why, self.behind = "", False
         if self._nonce is not None:
             self._send("done")
             self._nonce = None

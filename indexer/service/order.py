@@ -27,6 +27,7 @@ from events.model.profile import ContentProfile
 from events.receipt import Receipt, make_receipt
 from events.scope import same_scope
 from events.signing import Signer
+from events.subject import SubjectName
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.prompt import prompt_chains
@@ -48,7 +49,7 @@ class SubjectNamed(Model):
 
     type: Literal["subject"]
     domain: Name
-    subject: Name
+    subject: SubjectName
 
 
 class ModelScope(Model):

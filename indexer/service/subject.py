@@ -10,7 +10,7 @@ from events.kafka.connection import LogUnavailableError
 from events.kafka.subject import SubjectLog
 from events.model.audit import SubjectBound
 from events.model.field import Count, Name
-from events.subject import given_pseudonym
+from events.subject import SubjectName, given_pseudonym
 from indexer.service.body import fail
 from indexer.service.credential import CallerRole, Principal
 from indexer.service.prompt import prompt_chains
@@ -37,7 +37,7 @@ class SubjectBody(Model):
     `leaves`, ids that the gateway knows, or a `prompt`."""
 
     domain: Name
-    subject: Annotated[str, Field(min_length=1, max_length=2_000)]
+    subject: SubjectName
     leaves: BlockIds | None = None
     prompt: SubjectPrompt | None = None
 

@@ -12,6 +12,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from auditor.archive.failure import ArchiveError
@@ -54,7 +55,7 @@ def archive(
     archive gives back what was sealed, and never from kv.control.
 
     Exit codes: 0 done, 1 something is not what was sealed, or Kafka's retention runs ahead of the archive
-    (retention_ahead_of_archive), 2 wrong usage, 69 the log or the archive's place doesn't answer, 78 the archive is
+    (retention_ahead_of_archive), 64 wrong usage, 69 the log or the archive's place doesn't answer, 78 the archive is
     of another log or can't be read.
 
     Example: kvledger audit archive --to s3://bucket/kvledger --release
@@ -128,9 +129,11 @@ def _document(state: ArchiveState) -> dict[str, object]:
 def _print(state: ArchiveState, *, write: bool) -> None:
     if write:
         again = f", {state.adopted} taken over from an earlier run" if state.adopted else ""
-        typer.echo(f"{state.added} segments archived{again}; {state.kept} of {state.leaves} in all")
+        typer.echo(
+            f"{counted(state.added, 'segment')} archived{again}; {state.kept} of {state.leaves} in all"
+        )
     else:
-        typer.echo(f"{state.kept} of {state.leaves} sealed segments are archived")
+        typer.echo(f"{state.kept} of {counted(state.leaves, 'sealed segment')} archived")
     for one in state.extents:
         name = f"{one.topic}/{one.partition}"
         span = (
@@ -169,7 +172,9 @@ def _check(to: str, key: str, log: str | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({**dataclasses.asdict(found), "runs": runs}))
     else:
-        typer.echo(f"log {found.log}: {found.kept} of {found.leaves} segments, {found.records} records")
+        typer.echo(
+            f"log {found.log}: {found.kept} of {counted(found.leaves, 'segment')}, {counted(found.records, 'record')}"
+        )
         for name, spans in runs.items():
             typer.echo(f"  {name:16} " + ", ".join(f"{first} to {upto}" for first, upto in spans))
         for line in found.problems[:SHOWN]:

@@ -72,7 +72,7 @@ def attach(
     for their digests where they lie on this machine. What can't be learned leaves the identity unverified,
     with the fields named; --set or --profile fills them.
 
-    Exit codes: 0 stopped, 2 wrong usage or an older engine without --events, 69 the engine, the log or the
+    Exit codes: 0 stopped, 64 wrong usage or an older engine without --events, 69 the engine, the log or the
     engine's sockets can't be reached, 78 the engine's settings or yours don't allow it.
 
     Example: kvledger attach http://127.0.0.1:8000

@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -18,12 +18,14 @@ import typer
 from kvledger.command import storage_key
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import Settings, load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
     from events.model.control import InventoryMember
     from kvledger.attesting import Attester, EngineEnd
     from kvledger.cluster import ClusterAddress
+    from kvledger.control import Written
 
 M = TypeVar("M")
 OPERATOR = "operator"
@@ -78,12 +80,17 @@ def k8s(
     address = address_of(api, token_file, ca_file, namespace, selector)
     count = asyncio.run(_watch(load_settings(), address, once=once))
     if once:
-        typer.echo(f"{count} engine lives are attested to be over")
+        typer.echo(f"{counted(count, 'engine life', 'engine lives')} attested to be over")
 
 
 def exit_(
     worker: Annotated[str, typer.Argument(help="the worker's name")],
-    engine_life: Annotated[str, typer.Argument(help="the life that ended, as `audit run` names it")],
+    engine_life: Annotated[
+        str,
+        typer.Argument(
+            help="the life that ended: its `engine_life` in GET /v1/workers or `audit run --json`"
+        ),
+    ],
     evidence: Evidence,
     again: Again = False,
     as_json: Json = False,
@@ -136,20 +143,48 @@ def destroyed(
     """
     from events.ids import Role
     from events.model.control import HolderDestroyed
-    from kvledger.control import or_unavailable, write_once
+    from kvledger.control import connection, or_unavailable, read_registry, write_once
+    from kvledger.declared_store import declared_stores
 
     body = _made(lambda: HolderDestroyed(durable_id=durable_id, evidence=evidence))
 
-    def check(registry: Registry) -> None:
+    def check(registry: Registry, declared: set[str]) -> None:
+        check_store(registry, durable_id, declared)
         if durable_id in registry.destroyed and not again:
             raise CommandError(f"{durable_id} is destroyed already", advice=AGAIN)
 
     settings = load_settings()
-    done = asyncio.run(
-        or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR, check=check))
-    )
+
+    async def work() -> Written:
+        at = connection(settings)
+        registry = await read_registry(at)
+        enrolled = set(registry.durable_owners)
+        declared = set() if durable_id in enrolled else await declared_stores(at, registry.partitions)
+        return await write_once(
+            settings,
+            Role.SUPERVISOR,
+            body,
+            principal=OPERATOR,
+            check=lambda newest: check(newest, declared),
+        )
+
+    done = asyncio.run(or_unavailable(work))
     line = f"{durable_id} is destroyed (control record {done.number})"
     typer.echo(json.dumps({"durable_id": durable_id, "number": done.number}) if as_json else line)
+
+
+def check_store(registry: Registry, durable_id: str, declared: Set[str]) -> None:
+    """Raises CommandError for a store that is destroyed, or that nobody has enrolled or declared: a mistyped name would
+    leave the store that was meant as it is."""
+    known = declared | set(registry.durable_owners)
+    if durable_id not in known:
+        raise CommandError(
+            f"nobody has enrolled or declared a store {durable_id}",
+            advice=f"the log has {', '.join(sorted(known)[:10]) or 'none'}; kvledger holder list",
+            exit_code=ExitCode.USAGE,
+        )
+    if durable_id in registry.destroyed:
+        raise CommandError(f"{durable_id} is destroyed already")
 
 
 def inventory(
@@ -199,7 +234,7 @@ def inventory(
     if as_json:
         typer.echo(json.dumps({"source": source, "members": len(members), "number": done.number}))
     else:
-        typer.echo(f"{len(members)} members by {source} (control record {done.number})")
+        typer.echo(f"{counted(len(members), 'member')} by {source} (control record {done.number})")
 
 
 def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:

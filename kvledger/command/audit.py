@@ -15,6 +15,7 @@ import typer
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 from kvledger.whole_file import write_whole
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -176,7 +177,8 @@ def verify(
 
     With --witness the log that the verdict rests on must be cosigned by those too, with --tsa its checkpoint must be
     time-stamped by that authority; otherwise the exit code is 2 where it would be 0. Exit code 0 PROVEN, 1 REFUTED,
-    2 UNPROVABLE, 3 PENDING, 4 if the file proves nothing: garbled, cut, edited, or of another log or key.
+    2 UNPROVABLE, 3 PENDING, 4 if the file proves nothing: garbled, cut, edited, or of another log or key. 64: wrong
+    usage, there is no such file or the key is none; nothing was verified.
 
     Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
@@ -220,7 +222,9 @@ def verify(
         if stamp.line:
             typer.echo(stamp.line)
         if mine.keys:
-            typer.echo(f"  {witnessed} of the {len(mine.keys)} witnesses given have cosigned its log")
+            typer.echo(
+                f"  its log is cosigned by {witnessed} of the {counted(len(mine.keys), 'witness', 'witnesses')} given"
+            )
     if verified.verdict.kind == "PROVEN":
         require_witnesses(witnessed, mine.quorum)
         require(stamp, tsa)
@@ -466,7 +470,8 @@ def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
         typer.echo(f"  {reason.condition} {reason.reason.value}{waits}: {reason.subject}: {reason.detail}")
         typer.echo(f"     cure: {reason.cure}")
     if len(verdict.reasons) > SHOWN_REASONS:
-        typer.echo(f"  … and {len(verdict.reasons) - SHOWN_REASONS} more reasons (--json shows all)")
+        more = counted(len(verdict.reasons) - SHOWN_REASONS, "more reason")
+        typer.echo(f"  … and {more} (--json shows all)")
     for holder in verdict.holders:
         where = f"{holder.worker}/{holder.rank}/{holder.holder}"
         typer.echo(visible(f"  holder {where}: {answer_line(verdict, holder, stated)}"))
@@ -489,7 +494,8 @@ def require_witnesses(witnessed: int, quorum: int) -> None:
     """Raises CommandError if fewer of a reader's own witnesses than he needs have cosigned."""
     if witnessed < quorum:
         raise CommandError(
-            f"witness_quorum_missing: {witnessed} of {quorum} witnesses that you need have cosigned the log",
+            f"witness_quorum_missing: the log is cosigned by {witnessed} of the "
+            f"{counted(quorum, 'witness', 'witnesses')} that you need",
             advice="ask for a file whose checkpoint they have cosigned",
             exit_code=ExitCode.UNPROVABLE,
         )
@@ -501,22 +507,30 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CommandError(
-            f"{path} can't be read: {error.strerror}", exit_code=ExitCode.BUNDLE_INVALID
+            f"{path} can't be read: {error.strerror}",
+            advice="name a bundle or a report, as `kvledger audit run --bundle` and `kvledger audit report` write them",
+            exit_code=ExitCode.USAGE,
         ) from error
 
 
-def public_key_of(text: str) -> bytes:
-    """A public key given as hex or as a file that holds it in hex."""
+def public_key_of(text: str, option: str = "--key", command: str = "audit") -> bytes:
+    """A public key given as hex or as a file that holds it in hex. Raises CommandError naming the option, and the
+    help of the command that has it."""
+
+    def wrong(message: str) -> CommandError:
+        advice = f"kvledger {command} --help"
+        return CommandError(f"{option}{message}", advice=advice, exit_code=ExitCode.USAGE)
+
     path = Path(text)
     if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):
-        raise _usage(f"--key: there is no file {text}; give a file's path or 64 hexadecimal characters")
+        raise wrong(f": there is no file {text}; give a file's path or 64 hexadecimal characters")
     try:
         content = path.read_text() if len(text) < 4_096 and path.is_file() else text
         raw = bytes.fromhex(content.strip())
     except (OSError, ValueError) as error:
-        raise _usage("--key takes 64 hexadecimal characters, or a file that holds them") from error
+        raise wrong(" takes 64 hexadecimal characters, or a file that holds them") from error
     if len(raw) != 32:
-        raise _usage("--key takes a public key of 32 bytes in hexadecimal")
+        raise wrong(" takes a public key of 32 bytes in hexadecimal")
     return raw
 
 

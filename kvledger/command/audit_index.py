@@ -16,6 +16,7 @@ import typer
 from kvledger.command.migrate import configured_database
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -276,12 +277,14 @@ def _print(found: Round) -> None:
         typer.echo(f"{topic} up to " + ", ".join(f"{number}@{at}" for number, at in positions.items()))
     for number, count in found.headless.items():
         typer.echo(
-            f"partition {number}: {count} streams began before the log does and were not compared;"
+            f"partition {number}: {counted(count, 'stream')} not compared: the log no longer holds the beginning;"
             " --archive URL reads what Kafka has dropped"
         )
     if found.unstorable:
-        typer.echo(f"{found.unstorable} records were passed by the index because PostgreSQL can't hold them")
+        passed = counted(found.unstorable, "record")
+        typer.echo(f"{passed} passed by the index: more than PostgreSQL can hold")
     typer.echo(
-        f"{found.streams} streams and {found.copies} copies compared, {found.behind} records not indexed yet"
+        f"{counted(found.streams, 'stream')} and {counted(found.copies, 'copy', 'copies')} compared, "
+        f"{counted(found.behind, 'record')} not indexed yet"
     )
     typer.echo("DIFFERENT" if found.findings.total else "equal")

@@ -11,6 +11,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
+from kvledger.wording import counted
 
 
 def checkpoint(
@@ -34,8 +35,14 @@ def checkpoint(
         typer.echo(json.dumps(dataclasses.asdict(made)))
     else:
         typer.echo(made.note, nl=False)
-        witnessed = f", cosigned by {made.witnessed} of {made.witnesses} witnesses" if made.witnesses else ""
-        typer.echo(f"{made.added} segments added, {made.size} in all{witnessed}; key {made.key}", err=True)
+        witnessed = (
+            f", cosigned by {made.witnessed} of {counted(made.witnesses, 'witness', 'witnesses')}"
+            if made.witnesses
+            else ""
+        )
+        typer.echo(
+            f"{counted(made.added, 'segment')} added, {made.size} in all{witnessed}; key {made.key}", err=True
+        )
     for complaint in made.complaints:
         typer.echo(f"kvledger: {complaint}", err=True)
     if made.problems:
@@ -45,8 +52,9 @@ def checkpoint(
             exit_code=ExitCode.FAILED,
         )
     if made.witnessed < made.quorum:
+        needed = counted(made.quorum, "witness", "witnesses")
         raise CommandError(
-            f"{made.witnessed} of {made.quorum} witnesses that are needed have cosigned the checkpoint",
+            f"the checkpoint is cosigned by {made.witnessed} of the {needed} needed",
             advice="run it again when they answer",
             exit_code=ExitCode.FAILED,
         )

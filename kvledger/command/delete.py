@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvledger.command.hours import seconds
-from kvledger.failure import CommandError, ExitCode, plain
+from kvledger.command.delete_scope import ModelGiven, ScopeOptions, SubjectGiven, usage
+from kvledger.duration import seconds_of
+from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
 from kvledger.whole_file import write_whole
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
-    from events.model.control import Scope, SubjectScope
+    from events.model.control import Scope
     from events.receipt import Receipt
     from kvledger.settings import Settings
 
@@ -37,7 +38,8 @@ def delete(
     subject: Annotated[
         str | None,
         typer.Option(
-            help="with --domain: a data subject's sub-domain, and what is bound to it; or its pseudonym"
+            help="with --domain: a data subject, named as it was bound, or its pseudonym: what is bound to it, and "
+            "its sub-domain"
         ),
     ] = None,
     prefix_file: Annotated[
@@ -45,11 +47,25 @@ def delete(
     ] = None,
     ids_file: Annotated[Path | None, typer.Option(help="with --domain: block ids, hex, one a line")] = None,
     profile: Annotated[str | None, typer.Option(help="everything of one content profile (64 hex)")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="everything of every profile that was declared of a model (asks the lookup service)"
+        ),
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="with --model: of this revision alone")] = None,
+    adapter: Annotated[str | None, typer.Option(help="with --model: of this adapter alone")] = None,
     reason: Annotated[str, typer.Option(help="kept in the record, for people")] = "",
     deadline_hours: Annotated[float | None, typer.Option(min=0, help="when it should be proven")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="repeat a request safely")] = None,
     receipt: Annotated[
         Path | None, typer.Option(help="write the signed receipt here; `kvledger receipt verify` checks it")
+    ] = None,
+    lookup_url: Annotated[
+        str | None, typer.Option(help="with --model: the lookup service; default: the local stack's")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="with --model: file with an operator's bearer token")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> None:
@@ -58,12 +74,20 @@ def delete(
 
     Example: kvledger delete --tenant acme --reason "contract ended"
     """
-    scope = _scope(tenant, domain, subject, prefix_file, ids_file, profile)
-    deadline_s = seconds(deadline_hours, "--deadline-hours")
+    options = ScopeOptions(tenant, domain, subject, prefix_file, ids_file, profile, model, revision, adapter)
+    scope = options.scope()
+    if not isinstance(scope, ModelGiven) and (lookup_url is not None or token_file is not None):
+        raise usage(
+            "--lookup-url and --token-file go with --model: the other scopes are written into the log here"
+        )
+    deadline_s = seconds_of("--deadline-hours", deadline_hours, "delete")
     if len(reason) > MAX_REASON:
-        raise _usage(f"--reason takes {MAX_REASON} characters at most")
+        raise usage(f"--reason takes {MAX_REASON} characters at most")
     key = idempotency_key or secrets.token_hex(16)
-    given = asyncio.run(_write(scope, reason, deadline_s, key))
+    if isinstance(scope, ModelGiven):
+        given = asyncio.run(_ask(scope, reason, deadline_s, key, lookup_url, token_file))
+    else:
+        given = asyncio.run(_write(scope, reason, deadline_s, key))
     if receipt is not None:
         again = (
             f"request {given.request} is in the log: repeat it with --idempotency-key {key} for its receipt"
@@ -82,90 +106,6 @@ def delete(
     else:
         typer.echo(f"deletion request {given.request} is in the log")
         typer.echo(f"prove it: kvledger audit run --request {given.request} --wait 30")
-
-
-def _scope(
-    tenant: str | None,
-    domain: str | None,
-    subject: str | None,
-    prefix_file: Path | None,
-    ids_file: Path | None,
-    profile: str | None,
-) -> Scope:
-    from pydantic import ValidationError
-
-    from events.model.control import (
-        DomainScope,
-        IdsScope,
-        PrefixScope,
-        ProfileScope,
-        SubjectScope,
-        TenantScope,
-    )
-
-    given = [
-        name
-        for name, value in (
-            ("--tenant", tenant),
-            ("--subject", subject),
-            ("--prefix-file", prefix_file),
-            ("--ids-file", ids_file),
-            ("--profile", profile),
-        )
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise _usage(f"{' and '.join(given)} can't be combined")
-    if domain is None and given not in (["--tenant"], ["--profile"]):
-        raise _usage(
-            "name what to delete: --tenant, --domain (and --subject, --prefix-file or --ids-file), or --profile"
-        )
-    if domain is not None and given in (["--tenant"], ["--profile"]):
-        raise _usage(f"--domain and {given[0]} can't be combined")
-    try:
-        if tenant is not None:
-            return TenantScope(tenant=tenant)
-        if profile is not None:
-            return ProfileScope(profile=bytes.fromhex(profile))
-        assert domain is not None
-        if subject is not None:
-            return SubjectScope(domain=domain, subject=subject)
-        if prefix_file is not None:
-            return PrefixScope(domain=domain, ids=read_ids(prefix_file))
-        if ids_file is not None:
-            return IdsScope(domain=domain, ids=read_ids(ids_file))
-        return DomainScope(domain=domain)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        raise _usage(f"{'.'.join(str(x) for x in first['loc'])}: {plain(first['msg'])}") from error
-    except ValueError as error:
-        raise _usage("--profile takes 64 hexadecimal characters") from error
-
-
-def read_ids(path: Path) -> tuple[bytes, ...]:
-    ids: list[bytes] = []
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _usage(f"{path} can't be read") from error
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text:
-            continue
-        try:
-            block = bytes.fromhex(text)
-        except ValueError:
-            block = b""
-        if len(block) != 16:
-            raise _usage(f"{path}, line {number}: a block id is 32 hexadecimal characters")
-        ids.append(block)
-    if not ids:
-        raise _usage(f"{path} holds no block id")
-    return tuple(ids)
-
-
-def _usage(message: str) -> CommandError:
-    return CommandError(message, advice="kvledger delete --help", exit_code=ExitCode.USAGE)
 
 
 def _check_known(scope: Scope, registry: Registry) -> None:
@@ -188,14 +128,33 @@ def _check_known(scope: Scope, registry: Registry) -> None:
         )
 
 
+async def _ask(
+    scope: ModelGiven,
+    reason: str,
+    deadline_s: int | None,
+    key: str,
+    lookup_url: str | None,
+    token_file: Path | None,
+) -> Receipt:
+    from kvledger.command.bridge import is_http
+    from kvledger.keyfile import read_key
+    from kvledger.model_order import order_deletion
+
+    url = lookup_url or f"http://127.0.0.1:{load_settings().lookup_port}"
+    if not is_http(url):
+        raise usage(f"--lookup-url {url!r} must be an http:// or https:// URL")
+    body = {"scope": scope.body(), "reason": reason, "deadline_s": deadline_s}
+    return await order_deletion(url.rstrip("/"), read_key(token_file), body, key)
+
+
 async def _write(
-    scope: Scope,
+    scope: Scope | SubjectGiven,
     reason: str,
     deadline_s: int | None,
     key: str,
 ) -> Receipt:
     from events.ids import Role
-    from events.model.control import ControlBody, DeletionRequested, SubjectScope
+    from events.model.control import ControlBody, DeletionRequested
     from events.receipt import make_receipt
     from events.scope import same_scope
     from kvledger.control import connection, or_unavailable, read_registry, write_once
@@ -205,9 +164,10 @@ async def _write(
     signer = load_signer(settings.home, Role.CONTROL)
 
     async def write() -> Receipt:
-        asked = scope
-        if isinstance(scope, SubjectScope):
+        if isinstance(scope, SubjectGiven):
             asked = await _subject(settings, await read_registry(connection(settings)), scope)
+        else:
+            asked = scope
         body = DeletionRequested(scope=asked, requester=PRINCIPAL, reason=reason, deadline_s=deadline_s)
 
         def same(known: ControlBody) -> bool:
@@ -234,7 +194,7 @@ async def _write(
     return await or_unavailable(write)
 
 
-async def _subject(settings: Settings, registry: Registry, scope: SubjectScope) -> Scope:
+async def _subject(settings: Settings, registry: Registry, scope: SubjectGiven) -> Scope:
     """The subject's leaves as kv.subjects names them now."""
     from events.kafka.subject import SubjectLog, TooManyLeavesError
     from kvledger.control import connection
@@ -244,7 +204,7 @@ async def _subject(settings: Settings, registry: Registry, scope: SubjectScope) 
     try:
         found = await subjects.scope(registry, load_ring(settings.home), scope.domain, scope.subject)
     except TooManyLeavesError as error:
-        raise _usage(str(error)) from error
+        raise usage(str(error)) from error
     if found is None:
         raise CommandError(
             f"{scope.domain} has no such subject: neither a sub-domain nor anything bound to it",

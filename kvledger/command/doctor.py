@@ -43,7 +43,7 @@ def doctor(
     publisher_off, port, topic, not_attached, left_out, wrong_profile, block_size, hash_mode,
     speculative_decoding, prefix_caching_off, not_told (the engine doesn't say what it found), unknown.
 
-    Exit codes: 0 both agree on every rank, 1 they differ or it can't be told, 2 wrong usage, 69 the engine or
+    Exit codes: 0 both agree on every rank, 1 they differ or it can't be told, 64 wrong usage, 69 the engine or
     the lookup service can't be asked, 78 a key is missing.
 
     Example: kvledger doctor http://127.0.0.1:8000

@@ -87,7 +87,11 @@ def release(hold: HoldName, idempotency_key: Key = None, as_json: Json = False) 
     def check(registry: Registry) -> None:
         if hold not in registry.holds:
             names = ", ".join(sorted(registry.holds)[:10]) or "none"
-            raise CommandError(f"there is no hold {hold}; the log has {names}", exit_code=ExitCode.USAGE)
+            raise CommandError(
+                f"no hold {hold} stands: it was released already, or never placed; standing: {names}",
+                advice="kvledger hold list",
+                exit_code=ExitCode.USAGE,
+            )
 
     body, settings = HoldReleased(hold=hold), load_settings()
     done = asyncio.run(

@@ -14,6 +14,7 @@ from kvledger.command.migrate import configured_database
 from kvledger.command.rebuild import rebuild
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.wording import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -92,9 +93,11 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     for number, one in found["partitions"].items():
         behind = "rebuilding" if one["rebuilding"] else f"{one['lag']} to go"
         typer.echo(f"partition {number}: {one['next_offset']} ({behind}), term {one['term']}")
-    for kind, counted in found["streams"].items():
+    for kind, row in found["streams"].items():
         bound = f" (at most {found['unregistered_bound']} a partition)" if kind == "unregistered" else ""
-        typer.echo(f"{kind:>12}: {counted['streams']} streams{bound}, {counted['blocks']} blocks")
+        typer.echo(
+            f"{kind:>12}: {counted(row['streams'], 'stream')}{bound}, {counted(row['blocks'], 'block')}"
+        )
     typer.echo(f"dead records: {found['dead_records']}, {found['foreign_streams']} for streams of nobody")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from kvledger.settings import Settings, load_settings
 if TYPE_CHECKING:
     from events.fold.registry import Registry
 
+KEY_ID = re.compile(r"[0-9a-f]{16}")
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -104,7 +106,7 @@ def grant(
 
     from kvledger.command.audit import public_key_of
 
-    key = public_key_of(public_key)
+    key = public_key_of(public_key, "PUBLIC_KEY", "key grant")
     settings = load_settings()
     if is_secret(public_key, key, asyncio.run(_known_keys(settings))):
         raise _usage("this is the secret half of a key, which nobody may read in the log: give the .pub file")
@@ -246,7 +248,9 @@ async def _revoke(settings: Settings, key: str) -> tuple[bytes, int]:
 
     registry = await or_unavailable(lambda: read_registry(connection(settings)))
     known = registry.grants.get(KeyId(key))
-    public_key = known.public_key if known is not None else public_key_of(key)
+    if known is None and KEY_ID.fullmatch(key):
+        raise _usage(f"the log has granted key {key} nothing; kvledger key list")
+    public_key = known.public_key if known is not None else public_key_of(key, "KEY", "key revoke")
     found = next((one for one in registry.grants.values() if one.public_key == public_key), None)
     if found is None:
         raise _usage("the log has granted this key nothing; kvledger key list")

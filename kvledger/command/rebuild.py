@@ -13,6 +13,7 @@ import typer
 from kvledger.command.migrate import configured_database
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,8 +222,8 @@ def report_json(report: RebuildReport) -> dict[str, Any]:
 def _print(report: RebuildReport, document: dict[str, Any]) -> None:
     comparison = report.comparison
     typer.echo(
-        f"{report.records} records, {report.block_operations} block operations in {report.total_s:.1f} s "
-        f"({document['block_operations_per_s']} a second)"
+        f"{counted(report.records, 'record')}, {counted(report.block_operations, 'block operation')} "
+        f"in {report.total_s:.1f} s ({document['block_operations_per_s']} a second)"
     )
     for number, start in sorted(report.log_starts.items()):
         if start:
@@ -240,8 +241,10 @@ def _print(report: RebuildReport, document: dict[str, Any]) -> None:
     for one in found.shown:
         typer.echo(f"  {one.stream} {one.what}: index {one.index or '-'}, log {one.log or '-'}")
     if found.streams or found.copies:
-        typer.echo(f"{found.streams} differences in streams, {found.copies} copies; {len(found.shown)} shown")
+        in_streams, in_copies = counted(found.streams, "stream"), counted(found.copies, "copy", "copies")
+        typer.echo(f"different: {in_streams}, {in_copies}; {len(found.shown)} shown")
     if report.switched:
-        typer.echo(f"switched: {report.streams} streams, {report.copies} copies, {report.spans} ended")
+        streams, copies = counted(report.streams, "stream"), counted(report.copies, "copy", "copies")
+        typer.echo(f"switched: {streams}, {copies}, {report.spans} ended")
     else:
         typer.echo("not switched; `kvledger index rebuild --accept` does, and records it in kv.audit")

@@ -11,6 +11,9 @@ import typer
 from kvledger.failure import CommandError, ExitCode
 
 MAX_RECEIPT = 65_536
+ANOTHER_BUNDLE = (
+    "give the bundle that `kvledger audit run --request NUMBER --bundle` wrote for the receipt's request"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -38,11 +41,15 @@ def verify(
     from events.receipt import Receipt
     from kvledger.command.audit import public_key_of
 
-    public_key = public_key_of(key)
+    public_key = public_key_of(key, "--key", "receipt verify")
     try:
         raw = receipt.read_bytes()
     except OSError as error:
-        raise _invalid(f"{receipt} can't be read: {error.strerror}") from error
+        raise CommandError(
+            f"{receipt} can't be read: {error.strerror}",
+            advice="kvledger receipt verify --help",
+            exit_code=ExitCode.USAGE,
+        ) from error
     try:
         if len(raw) > MAX_RECEIPT:
             raise _invalid(f"{receipt} is no receipt: it has {len(raw)} bytes")
@@ -50,15 +57,18 @@ def verify(
     except ValidationError as error:
         raise _invalid(f"{receipt} is no receipt ({error.errors(include_input=False)[0]['type']})") from error
     if not given.holds(public_key):
-        raise _invalid(f"{receipt} is not signed by this key (it names key {given.signer})")
+        raise _invalid(
+            f"{receipt} is not signed by this key (it names key {given.signer})",
+            "give the key of who signs orders, keys/control.pub; kvledger key list shows which key has that id",
+        )
     if bundle is not None:
         try:
             statement = json.loads(unseal(bundle.read_bytes().partition(b"\n")[0])[1])
             about = statement["subject"][0]["digest"]["sha256"]
         except (OSError, BundleError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise _invalid(f"{bundle} is no bundle ({type(error).__name__})") from error
+            raise _invalid(f"{bundle} is no bundle ({type(error).__name__})", ANOTHER_BUNDLE) from error
         if about != given.record_sha256:
-            raise _invalid(f"{bundle} is about another request than this receipt")
+            raise _invalid(f"{bundle} is about another request than this receipt", ANOTHER_BUNDLE)
     if as_json:
         typer.echo(given.model_dump_json())
     else:
@@ -68,9 +78,7 @@ def verify(
         typer.echo(f"its record's SHA-256 is {given.record_sha256}")
 
 
-def _invalid(message: str) -> CommandError:
-    return CommandError(
-        message,
-        advice="ask for the receipt again with the same Idempotency-Key",
-        exit_code=ExitCode.BUNDLE_INVALID,
-    )
+def _invalid(
+    message: str, advice: str = "ask for the receipt again with the same Idempotency-Key"
+) -> CommandError:
+    return CommandError(message, advice=advice, exit_code=ExitCode.BUNDLE_INVALID)

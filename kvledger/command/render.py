@@ -10,6 +10,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.whole_file import write_whole
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from auditor.paper.element import Paper
@@ -71,7 +72,7 @@ def render(
         write_whole(path, content, exit_code=ExitCode.FAILED)
     if key is None:
         typer.echo("not verified: give --key to have the file checked first", err=True)
-    typer.echo(f"{len(made)} files written: {paper.title}")
+    typer.echo(f"{counted(len(made), 'file')} written: {paper.title}")
 
 
 def _pack(raw: bytes, paper: Paper, tables: dict[str, Ledger]) -> bytes:

@@ -12,6 +12,7 @@ import typer
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 from kvledger.whole_file import write_whole
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +83,9 @@ def check_report(
     if stamp.line and not as_json:
         typer.echo(stamp.line)
     if mine.keys and not as_json:
-        typer.echo(f"  {witnessed} of the {len(mine.keys)} witnesses given have cosigned its log")
+        typer.echo(
+            f"  its log is cosigned by {witnessed} of the {counted(len(mine.keys), 'witness', 'witnesses')} given"
+        )
     if verified.kind == "PROVEN":
         require_witnesses(witnessed, mine.quorum)
         require(stamp, tsa)

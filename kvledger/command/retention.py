@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvledger.command.hours import seconds
+from kvledger.duration import HOUR_S, seconds_of
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
 
 PRINCIPAL = "cli"
+LEAST_S = 60
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -55,18 +57,23 @@ def set_policy(
 
     if none == (retain_hours is not None or prove_within_hours is not None):
         raise _usage("give --retain-hours, --prove-within-hours or both, or --none alone")
+    retain_s = seconds_of("--retain-hours", retain_hours, "retention set", LEAST_S)
+    prove_within_s = seconds_of("--prove-within-hours", prove_within_hours, "retention set")
     try:
         body = PolicySet(
             domain=domain,
             tenant=tenant,
-            retain_s=seconds(retain_hours, "--retain-hours"),
-            prove_within_s=seconds(prove_within_hours, "--prove-within-hours"),
+            retain_s=retain_s,
+            prove_within_s=prove_within_s,
         )
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         what = ".".join(str(part) for part in first["loc"])
         raise _usage(f"{what}: {plain(first['msg'])}" if what else plain(first["msg"])) from error
     settings = load_settings()
+    warning = unkept(body.retain_s, settings.resets_per_hour)
+    if warning:
+        typer.echo(f"kvledger: warning: {warning}", err=True)
     done = asyncio.run(
         or_unavailable(
             lambda: write_once(
@@ -79,7 +86,12 @@ def set_policy(
         )
     )
     if as_json:
-        typer.echo(json.dumps({**body.model_dump(mode="json", exclude={"kind"}), "number": done.number}))
+        document = {
+            **body.model_dump(mode="json", exclude={"kind"}),
+            "number": done.number,
+            "warning": warning,
+        }
+        typer.echo(json.dumps(document))
     else:
         typer.echo(
             f"{tenant or domain}: {_shown(body.retain_s, body.prove_within_s)} (control record {done.number})"
@@ -112,6 +124,17 @@ def rows_of(registry: Registry) -> list[dict[str, object]]:
         for _, policy in sorted(registry.policies.items())
         if policy.body.retain_s is not None or policy.body.prove_within_s is not None
     ]
+
+
+def unkept(retain_s: int | None, resets_per_hour: int) -> str | None:
+    """What to warn of where a period asks for more resets than an engine that offers nothing finer is given."""
+    least_s = -(-HOUR_S // resets_per_hour)
+    if retain_s is None or retain_s >= least_s:
+        return None
+    return (
+        f"an engine that can only be reset is emptied {counted(resets_per_hour, 'time')} an hour for a tenant at most "
+        f"(KVLEDGER_RESETS_PER_HOUR of its bridge), so it can't keep a period below {least_s} s; one with the agent can"
+    )
 
 
 def _shown(retain_s: object, prove_within_s: object) -> str:

@@ -12,6 +12,7 @@ import typer
 from kvledger.command.soak import seconds
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,7 +189,7 @@ async def _run(
             asker = Asker(fleet, rest, Checker(fleet.truth, transit_ms=TRANSIT_MS))
             stage = Stage(console)
             stage.say(
-                f"{plan.workers} workers serve model {MODEL} for {', '.join(tenants)}; lookups at {url}"
+                f"model {MODEL} served by {counted(plan.workers, 'worker')} for {', '.join(tenants)}; lookups at {url}"
             )
             with stage.progress(total, "requests") as bar:
 

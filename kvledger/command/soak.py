@@ -9,6 +9,7 @@ import typer
 
 from kvledger.failure import CommandError
 from kvledger.settings import configured_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,6 @@ def run(
         console.print(f"the fleet failed: {report.failed}", markup=False)
     if report.violations:
         raise CommandError(
-            f"{report.violations} violations under seed {seed}",
+            f"{counted(report.violations, 'violation')} under seed {seed}",
             advice=f"logs and data are kept in {report.home}",
         )

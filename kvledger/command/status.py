@@ -10,6 +10,7 @@ import typer
 
 from kvledger.failure import ExitCode
 from kvledger.settings import load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from kvledger.stack.state import StackState
@@ -75,7 +76,9 @@ def show(state: StackState, *, as_json: bool, reveal: bool = False) -> bool:
         return is_ready
     for service in state.services:
         pid = f"process {service.process.pid}" if service.process else ""
-        restarts = f"{service.restarts} restarts, last {service.last_exit}" if service.restarts else ""
+        restarts = (
+            f"{counted(service.restarts, 'restart')}, last {service.last_exit}" if service.restarts else ""
+        )
         typer.echo(f"{service.name:<11}{service.state:<11}{service.address:<24}{pid:<16}{restarts}".rstrip())
     typer.echo("")
     for name, address in (("Lookup", at.lookup_url), ("Kafka", at.kafka), ("PostgreSQL", database_url)):

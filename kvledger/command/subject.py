@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvledger.failure import CommandError, ExitCode
+from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
@@ -41,10 +42,10 @@ def bind(
 
     Example: kvledger subject bind acme patient-17 --ids-file leaves.txt
     """
-    from kvledger.command.delete import read_ids
+    from kvledger.command.delete_scope import read_ids
     from kvledger.control import or_unavailable
 
-    ids = read_ids(ids_file)
+    ids = read_ids(ids_file, "subject bind")
     settings = load_settings()
     pseudonym, offset = asyncio.run(or_unavailable(lambda: _bind(settings, domain, subject, ids)))
     if as_json:
@@ -52,7 +53,10 @@ def bind(
             json.dumps({"domain": domain, "pseudonym": pseudonym.hex(), "offset": offset, "bound": len(ids)})
         )
     else:
-        typer.echo(f"{len(ids)} blocks of {domain} belong to {pseudonym.hex()} (kv.subjects/{offset})")
+        belong = "belongs" if len(ids) == 1 else "belong"
+        typer.echo(
+            f"{counted(len(ids), 'block')} of {domain} {belong} to {pseudonym.hex()} (kv.subjects/{offset})"
+        )
 
 
 def show(domain: DomainName, subject: Subject, as_json: Json = False) -> None:
@@ -68,7 +72,8 @@ def show(domain: DomainName, subject: Subject, as_json: Json = False) -> None:
         typer.echo(json.dumps(row))
     else:
         typer.echo(
-            f"pseudonym {row['pseudonym']}, {row['leaves']} leaves, sub-domain: {row['sub_domain'] or 'none'}"
+            f"pseudonym {row['pseudonym']}, {counted(row['leaves'], 'leaf', 'leaves')}, "
+            f"sub-domain: {row['sub_domain'] or 'none'}"
         )
     if not row["leaves"] and not row["sub_domain"]:
         raise typer.Exit(ExitCode.FAILED)
@@ -91,7 +96,7 @@ async def _bind(settings: Settings, domain: str, subject: str, ids: tuple[bytes,
         await subjects.stop()
 
 
-async def _show(settings: Settings, domain: str, subject: str) -> dict[str, object]:
+async def _show(settings: Settings, domain: str, subject: str) -> dict[str, Any]:
     from events.kafka.subject import SubjectLog
     from events.subject import Bindings
     from kvledger.control import connection, read_registry
@@ -111,9 +116,19 @@ async def _show(settings: Settings, domain: str, subject: str) -> dict[str, obje
 
 
 def _pseudonym(settings: Settings, registry: Registry, domain: str, subject: str) -> bytes:
-    from events.subject import given_pseudonym
+    from pydantic import ValidationError
+
+    from events.subject import given_pseudonym, subject_name
     from kvledger.keyfile import load_ring
 
+    try:
+        subject_name(subject)
+    except ValidationError as error:
+        raise CommandError(
+            f"a subject's name: {plain(error.errors(include_input=False)[0]['msg'])}",
+            advice="kvledger subject --help",
+            exit_code=ExitCode.USAGE,
+        ) from error
     ring = load_ring(settings.home)
     if domain not in registry.domains or domain not in ring:
         raise CommandError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvledger.failure import CommandError
+from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ def check(path: Path, console: Console, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found.document()))
     if found.wrong:
-        raise CommandError(f"{found.wrong} violations")
+        raise CommandError(counted(found.wrong, "violation"))
 
 
 def list_faults() -> None:
@@ -127,7 +128,7 @@ def run(settings: Settings, plan: FleetPlan, asked: Asked, console: Console, *, 
     if as_json and asked.matrix:
         typer.echo(table.json_line())
     if table.violations:
-        raise CommandError(f"{table.violations} violations; see the journal of the trial")
+        raise CommandError(f"{counted(table.violations, 'violation')}; see the journal of the trial")
 
 
 async def _play(
@@ -168,8 +169,9 @@ def _tell(report: TrialReport, console: Console) -> None:
     repairs = report.repairs_s
     told = f", repaired in {', '.join(f'{one:.1f}' for one in repairs)} s" if repairs else ""
     console.print(
-        f"{report.scenario} seed {report.seed}: {len(report.strikes)} strikes{told}; {report.lookups} lookups, "
-        f"{report.in_bound_share:.1%} within the bound; {report.violations} violations",
+        f"{report.scenario} seed {report.seed}: {counted(len(report.strikes), 'strike')}{told}; "
+        f"{counted(report.lookups, 'lookup')}, "
+        f"{report.in_bound_share:.1%} within the bound; {counted(report.violations, 'violation')}",
         style=None if report.violations == 0 else "red",
         markup=False,
         soft_wrap=True,

@@ -50,7 +50,7 @@ def test_help_lists_the_exit_codes(home: Path) -> None:
 
 def test_an_unknown_command_is_wrong_usage(home: Path) -> None:
     done = kvledger("upp", home=home)
-    assert done.returncode == 2
+    assert done.returncode == ExitCode.USAGE
     assert "No such command" in done.stderr
 
 
@@ -77,7 +77,7 @@ def test_logs_of_an_unknown_service_name_the_known(home: Path) -> None:
     (home / "log" / "indexer.log").write_text("one\ntwo\n")
     assert kvledger("logs", home=home, folder=home).stdout.split() == ["indexer", "one", "indexer", "two"]
     done = kvledger("logs", "indexor", home=home)
-    assert done.returncode == 2
+    assert done.returncode == ExitCode.USAGE
     assert "there are indexer" in failure(done)
 
 

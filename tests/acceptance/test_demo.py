@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvledger.failure import ExitCode
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
 from tests.support.command import KVLEDGER, environment, failure, kvledger
@@ -164,10 +165,10 @@ def check_limits(home: Path, cwd: Path) -> None:
     )
     assert made.returncode == 0, made.stderr
     wrong = kvledger("limit", "set", "--tenant", "acme", "--soft", "9", "--hard", "1", home=home, folder=cwd)
-    assert wrong.returncode == 2
+    assert wrong.returncode == ExitCode.USAGE
     assert "above the hard one" in failure(wrong)
     unknown = kvledger("limit", "set", "--tenant", "acme", "--tier", "tape", home=home, folder=cwd)
-    assert unknown.returncode == 2
+    assert unknown.returncode == ExitCode.USAGE
     failure(unknown)
     listed = kvledger("limit", "list", "--json", home=home, folder=cwd)
     assert json.loads(listed.stdout) == [

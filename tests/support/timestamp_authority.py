@@ -10,6 +10,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -67,16 +68,18 @@ def attribute(kind: str, value: bytes) -> bytes:
 
 class TimestampAuthority:
     """`with TimestampAuthority() as tsa`: answers at `tsa.url`; `tsa.root` is the PEM certificate to trust. `spoil` is
-    put in place of the next answers' imprint; `refuse` answers with a rejection."""
+    put in place of the next answers' imprint; `refuse` answers with a rejection; `chain` has it send its root's
+    certificate, too, before or behind its own."""
 
     def __init__(
         self, name: str = "Test TSA", now: datetime = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
     ) -> None:
         self.now, self.refuse, self.imprint, self.asked = now, False, b"", 0
+        self.chain: Literal["", "before", "behind"] = ""
         root_key, self._key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
         root = _certificate(f"{name} root", f"{name} root", root_key, root_key, now, is_root=True)
         self._certificate = _certificate(name, f"{name} root", self._key, root_key, now, is_root=False)
-        self.root = root.public_bytes(Encoding.PEM)
+        self.root, self._root = root.public_bytes(Encoding.PEM), root.public_bytes(Encoding.DER)
 
     def stamp(self, imprint: bytes, nonce: int | None) -> bytes:
         """A TimeStampResp over a SHA-256."""
@@ -112,11 +115,15 @@ class TimestampAuthority:
             integer(3),
             set_of(sequence(oid(SHA256))),
             sequence(oid(TST_INFO), der(0xA0, octets(info))),
-            der(0xA0, raw),
+            der(0xA0, *self._sent(raw)),
             set_of(signer),
         )
         token = sequence(oid(SIGNED_DATA), der(0xA0, signed))
         return sequence(sequence(integer(0)), token)
+
+    def _sent(self, own: bytes) -> tuple[bytes, ...]:
+        sent = {"": (own,), "before": (self._root, own), "behind": (own, self._root)}
+        return sent[self.chain]
 
     def answer(self, query: bytes) -> bytes:
         """To a TimeStampReq's bytes."""

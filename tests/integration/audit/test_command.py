@@ -17,6 +17,7 @@ from events.ids import Role
 from events.kafka.connection import KafkaConnection, make_producer
 from events.kafka.topic_admin import TopicAdmin
 from events.topic import CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
+from kvledger.failure import ExitCode
 from kvledger.keyfile import key_path, ring_path, write_private
 from tests.support.audit_log import RING, AuditLog, HookStub
 from tests.support.command import failure, kvledger
@@ -111,9 +112,14 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     edited = bytearray(bundle.read_bytes())
     edited[-40] ^= 1
     elsewhere.write_bytes(edited)
-    for path, key in ((elsewhere, operator), (bundle, "00" * 32), (home_file(tmp_path), operator)):
+    for path, key, expected in (
+        (elsewhere, operator, 4),
+        (bundle, "00" * 32, 4),
+        (home_file(tmp_path), operator, ExitCode.USAGE),
+        (bundle, "00", ExitCode.USAGE),
+    ):
         done = kvledger("audit", "verify", str(path), "--key", key, home=published.home)
-        assert done.returncode == 4
+        assert done.returncode == expected
         failure(done)
 
     code, out, _ = published.run("show", str(request))
@@ -173,7 +179,7 @@ async def test_a_request_that_is_none_and_a_log_that_is_away_say_so(published: P
         home=published.home,
         env={"KVLEDGER_KAFKA": published.kafka, "KVLEDGER_TOPIC_PREFIX": published.prefix},
     )
-    assert done.returncode == 2
+    assert done.returncode == ExitCode.USAGE
     assert "no deletion request 3" in failure(done)
     done = kvledger("audit", "run", home=published.home, env={"KVLEDGER_KAFKA": "127.0.0.1:1"})
     assert done.returncode == 69
@@ -218,7 +224,7 @@ async def test_a_period_is_reported_whole_stamped_and_put_on_paper(
     later = request + 1
     code, out, _ = published.run("report", str(report), "--from", str(later))
     assert (code, "no request" in out) == (0, True)
-    assert published.run("report", str(report), "--from", "999999")[0] == 2
+    assert published.run("report", str(report), "--from", "999999")[0] == ExitCode.USAGE
     # An authority that is away costs the stamp and nothing else; without its certificate nobody is asked.
     away = {"KVLEDGER_TSA_URL": tsa.url, "KVLEDGER_TSA_CERTIFICATE": str(pem)}
     code, _, error = published.run(*judging, env=away)

@@ -14,11 +14,15 @@ import pytest
 
 from auditor.verify import verify_bundle
 from events.ids import Role, VerdictKind
-from events.model.control import DomainCreated
+from events.model.control import DomainCreated, Scope, SubjectScope
+from events.scope import same_scope
 from indexer.service.server import start
 from kvledger.command.audit import audit_requests
+from kvledger.command.delete import delete
 from kvledger.command.serve import make_config
+from kvledger.command.subject import bind
 from kvledger.control import connection, control_writer, read_registry
+from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import ensure_domain_secret, load_signer
 from kvledger.settings import Settings
 from kvledger.simulate.fleet import Fleet
@@ -27,7 +31,6 @@ from kvledger.simulate.launch import running_fleet
 from kvledger.simulate.prompt import Prompt
 from kvledger.simulate.workload import WorkloadSettings, generate
 from tests.support.bundle import second_says
-from tests.support.command import kvledger
 from tests.support.live_log import until
 from tests.support.simulation import Names, prepared_log
 
@@ -85,6 +88,11 @@ class Stage:
         assert answer.status_code == status, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    async def newest(self) -> Scope:
+        """The scope of the newest order in the log."""
+        registry = await read_registry(connection(self.settings))
+        return list(registry.deletions.values())[-1].scope
 
     async def prove(self, scope: dict[str, Any]) -> int:
         """Orders the deletion of the scope; it is proven, and both verifiers say so from the file."""
@@ -151,6 +159,15 @@ async def prefixes_ids_and_profiles(stage: Stage) -> None:
     assert others["type"].endswith("profile-unknown")
     await stage.prove({"type": "model", "model": model.model, "revision": model.revision})
     assert not stage.held()
+    written, url = await stage.newest(), str(stage.http.base_url)
+    for _ in range(2):
+        await asyncio.to_thread(
+            delete, model=model.model, revision=model.revision, lookup_url=url, idempotency_key="once"
+        )
+    assert await stage.newest() == written
+    with pytest.raises(CommandError, match="no worker has declared it") as caught:
+        await asyncio.to_thread(delete, model="no-such", lookup_url=url)
+    assert caught.value.exit_code is ExitCode.USAGE
 
 
 async def subjects_by_bound_blocks_and_by_their_sub_domain(stage: Stage) -> None:
@@ -162,7 +179,12 @@ async def subjects_by_bound_blocks_and_by_their_sub_domain(stage: Stage) -> None
     nobody = {"type": "subject", "domain": "acme", "subject": "patient-18"}
     await stage.post("/v1/deletions", {"scope": nobody}, 403)
     by_pseudonym = {"type": "subject", "domain": "acme", "subject": bound["pseudonym"]}
-    number = await stage.prove(by_pseudonym)
+    number = await stage.prove({"type": "subject", "domain": "acme", "subject": "patient 17"})
+    written = await stage.newest()
+    assert isinstance(written, SubjectScope)
+    assert written.subject == bound["pseudonym"]
+    await asyncio.to_thread(delete, domain="acme", subject="patient 17")
+    assert same_scope(await stage.newest(), written)
     chain = stage.ids(first)
     assert chain[0] in stage.held()
     assert not stage.held() & set(chain[1:])
@@ -170,20 +192,9 @@ async def subjects_by_bound_blocks_and_by_their_sub_domain(stage: Stage) -> None
 
     # What was bound too late makes the old request ask for a new one, as soon as something old is below it.
     leaf = stage.ids(other)[1].hex()
-    home, file = stage.settings.home, stage.folder / "leaves"
+    file = stage.folder / "leaves"
     file.write_text(leaf + "\n")
-    done = await asyncio.to_thread(
-        kvledger,
-        "subject",
-        "bind",
-        "acme",
-        bound["pseudonym"],
-        "--ids-file",
-        str(file),
-        home=home,
-        env=_env(stage),
-    )
-    assert done.returncode == 0, done.stderr
+    await asyncio.to_thread(bind, "acme", "patient 17", file)
     (verdict,) = await audit_requests(stage.settings, [number], wait_s=0)
     assert verdict.kind is VerdictKind.UNPROVABLE
     assert {reason.reason for reason in verdict.reasons} == {"scope_undecidable"}
@@ -216,10 +227,3 @@ def _packed(ids: list[bytes]) -> str:
     import base64
 
     return base64.b64encode(b"".join(ids)).decode()
-
-
-def _env(stage: Stage) -> dict[str, str]:
-    return {
-        "KVLEDGER_KAFKA": stage.settings.kafka or "",
-        "KVLEDGER_TOPIC_PREFIX": stage.settings.topic_prefix,
-    }

@@ -197,7 +197,35 @@ def test_as_a_program_it_ends_with_the_documented_exit_codes(tmp_path: Path, pro
         (proven[:-9], 4, ""),
     ):
         path.write_bytes(made)
-        command = [sys.executable, "-I", str(FILE), str(path), OPERATOR.public_key.hex()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = run(str(path), OPERATOR.public_key.hex())
         assert (done.returncode, done.stdout.strip()) == (code, word), done.stderr
-        assert "Traceback" not in done.stderr
+        assert done.stderr.startswith("invalid, it proves nothing: ") == (code == 4)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", str(FILE), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_key_may_be_a_file_and_wrong_usage_is_no_verdict(tmp_path: Path, proven: bytes) -> None:
+    path, key, empty = tmp_path / "bundle", tmp_path / "operator.pub", tmp_path / "empty"
+    path.write_bytes(proven)
+    key.write_text(OPERATOR.public_key.hex() + "\n")
+    empty.write_text("")
+    done = run(str(path), str(key))
+    assert (done.returncode, done.stdout.strip()) == (0, "PROVEN"), done.stderr
+    for arguments, word in (
+        ((), "give the bundle"),
+        ((str(path),), "give the bundle"),
+        ((str(path), OPERATOR.public_key.hex()[:-2]), "neither 64 hexadecimal characters nor a file"),
+        ((str(path), str(tmp_path)), "neither"),
+        ((str(path), str(empty)), "does not hold"),
+        ((str(path), str(path)), "does not hold"),
+        ((str(tmp_path / "none"), str(key)), "can't be read"),
+    ):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout, word in done.stderr) == (64, "", True), (arguments, done.stderr)
+    helped = run("--help")
+    assert (helped.returncode, "64 wrong usage" in helped.stdout) == (0, True)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import typer
@@ -13,10 +14,11 @@ import typer
 from auditor.anchoring import Anchor, Anchoring
 from auditor.proof import StampStated
 from auditor.timestamp import Authority, StampError, ask, check_stamp, read_stamp
+from auditor.timestamp_order import in_order
 from auditor.verify import verify_bundle
 from events.chain import sha256
 from kvledger.command.audit import verify
-from kvledger.failure import CommandError
+from kvledger.failure import CommandError, ExitCode
 from tests.support.bundle import OPERATOR, bundle, second_says
 from tests.support.deletion_case import Fleet
 from tests.support.offline import without_network
@@ -92,6 +94,26 @@ def test_an_authority_that_refuses_lies_or_is_away_gives_none(
         ask("http://127.0.0.1:1/tsa", TEXT, trusted, 5.0)
 
 
+@pytest.mark.parametrize("chain", ["before", "behind"])
+def test_certificates_are_taken_in_any_order(
+    tsa: TimestampAuthority, trusted: Authority, chain: Literal["before", "behind"]
+) -> None:
+    tsa.chain = chain
+    raw = ask(tsa.url, TEXT, trusted, 5.0)
+    assert check_stamp(raw, TEXT, trusted).authority == "CN=Test TSA"
+    assert in_order(in_order(raw)) == in_order(raw)
+    with pytest.raises(StampError, match="not signed by this authority"):
+        check_stamp(raw, TEXT, Authority.from_pem(TimestampAuthority("Another").root))
+    # Whatever is cut or changed in it is refused by name, never a crash.
+    for at in range(0, len(raw), 37):
+        for bad in (raw[:at], raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]):
+            try:
+                check_stamp(bad, TEXT, trusted)
+            except StampError:
+                continue
+            assert len(bad) == len(raw)
+
+
 class Stamped:
     """A proven deletion whose checkpoint is stamped; `anchor` is without the stamp."""
 
@@ -158,13 +180,24 @@ def test_a_stamp_that_is_wanted_and_missing_or_bad_leaves_nothing_proven(
     raw = case.bundle(case.stamped, case.said)
     code, why = case.verify(raw, other)
     assert (code, "time_stamp_invalid" in why) == (2, True)
-    assert case.verify(raw, case.folder)[0] == 2
+    assert case.verify(raw, case.folder)[0] == ExitCode.USAGE
     capsys.readouterr()
     spoilt = case.bundle(replace(case.stamped, stamp=case.stamped.stamp[:-9]), case.said)
     assert case.verify(spoilt)[0] == 0
     assert "its time stamp is bad" in capsys.readouterr().out
     code, why = case.verify(spoilt, case.pem)
     assert (code, "time_stamp_invalid" in why) == (2, True)
+
+
+def test_a_missing_stamp_is_named_whatever_the_verdict(
+    case: Stamped, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_ = Fleet()
+    raw = bundle(open_.log, open_.request, anchor=sealed(open_.log), anchoring=Anchoring(checkpoint=True))
+    assert case.verify(raw, case.pem)[0] == ExitCode.PENDING
+    assert "time_stamp_missing: the file carries no time stamp" in capsys.readouterr().out
+    assert case.verify(raw)[0] == ExitCode.PENDING
+    assert "time_stamp" not in capsys.readouterr().out
 
 
 def test_a_statement_that_lies_about_its_stamp_proves_nothing(case: Stamped) -> None:

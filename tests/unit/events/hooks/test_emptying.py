@@ -128,7 +128,7 @@ async def test_nothing_owed_any_more_ends_the_drain() -> None:
     world = World(["blocks_in_use"])
     assert not await world.emptied(world.order(TenantScope(tenant="acme")))
     world.emptying.rest()
-    assert (world.draining, world.emptying.waits) == (False, "")
+    assert (world.draining, world.emptying.waits, world.emptying.cure) == (False, "", "")
 
 
 async def test_a_tenant_waits_visibly_once_it_has_caused_its_share_and_goes_when_that_is_over() -> None:
@@ -139,6 +139,12 @@ async def test_a_tenant_waits_visibly_once_it_has_caused_its_share_and_goes_when
     third = world.order(TenantScope(tenant="acme"))
     assert not world.emptying.allowed([third])
     assert "2 resets within an hour" in world.emptying.waits
+    told = world.emptying.cure
+    assert "its tenant has caused 2 resets" in told
+    world.now_s += 600
+    assert not world.emptying.allowed([third])
+    assert world.emptying.cure == told, "the log would be told again and again"
+    world.now_s -= 600
     world.now_s += WINDOW_S - 120
     assert await world.emptied(third)
     assert world.resets == 3

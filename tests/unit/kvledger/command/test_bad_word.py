@@ -13,22 +13,23 @@ from events.model.control import ControllerStarted
 from events.signing import Signer
 from kvledger.cluster import ClusterAddress, ClusterError, connected
 from kvledger.command.attest import read_inventory
-from kvledger.command.hours import seconds
 from kvledger.command.key import is_secret
 from kvledger.control import write_once
+from kvledger.duration import seconds_of
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings
 
 
 @pytest.mark.parametrize("hours", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_no_time_that_anybody_means(hours: float) -> None:
-    with pytest.raises(CommandError, match="--deadline-hours takes hours") as refused:
-        seconds(hours, "--deadline-hours")
+    with pytest.raises(CommandError, match="--deadline-hours takes 0 to 1000000 hours") as refused:
+        seconds_of("--deadline-hours", hours, "delete")
     assert refused.value.exit_code == ExitCode.USAGE
 
 
 def test_hours_are_whole_seconds() -> None:
-    assert (seconds(None, "--x"), seconds(0.5, "--x"), seconds(24, "--x")) == (None, 1_800, 86_400)
+    given = (None, 0.5, 24)
+    assert [seconds_of("--x", hours, "delete") for hours in given] == [None, 1_800, 86_400]
 
 
 def test_the_secret_half_of_a_key_is_never_granted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from events.chain import sha256
 from events.ids import Role
 from events.model.control import ExitAttested, HoldSet
+from kvledger.failure import ExitCode
 from tests.support.bundle import OPERATOR
 from tests.support.command import failure, kvledger
 from tests.support.deletion_case import Fleet
@@ -86,13 +87,18 @@ def test_a_file_that_proves_nothing_becomes_no_paper(proof: Path, tmp_path: Path
     edited = tmp_path / "edited.jsonl"
     edited.write_bytes(proof.read_bytes().replace(b"acme", b"acne", 1))
     page = tmp_path / "page.html"
-    for path, key in ((edited, KEY), (proof, "00" * 32), (tmp_path / "missing", KEY), (tmp_path, KEY)):
+    for path, key, code in (
+        (edited, KEY, 4),
+        (proof, "00" * 32, 4),
+        (tmp_path / "missing", KEY, ExitCode.USAGE),
+        (tmp_path, KEY, ExitCode.USAGE),
+    ):
         done = kvledger("audit", "render", str(path), "--key", key, "--html", str(page), home=tmp_path)
-        assert done.returncode == 4
+        assert done.returncode == code
         failure(done)
         assert not page.exists()
     done = kvledger("audit", "render", str(proof), home=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == ExitCode.USAGE
     assert "--html FILE" in failure(done)
     done = kvledger("audit", "render", str(proof), "--html", "/dev/null/x", home=tmp_path)
     assert done.returncode == 1
