@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 
 from auditor.evidence import AckRead, Base, Evidence, StreamCase
 from auditor.finding import CURES, Condition, Counterexample, Reason
-from auditor.registry import EpochRegistered
+from auditor.registry import ControlFold, EpochRegistered
 from auditor.shredding import shredded
 from events.ids import VerdictReason
-from events.model.control import SubjectScope, TenantScope
+from events.model.control import InventoryMember, SubjectScope, TenantScope
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
 STATE = "state the fleet's inventory again: kvledger attest inventory"
+REGISTER = (
+    "have this worker register; if it never ran, or has ended, say so: kvledger attest inventory FILE --gone WORKER "
+    "--evidence TEXT"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +219,30 @@ def p2_inventory(evidence: Evidence, found: Findings) -> None:
     for offset, stated in sorted(behind.items()):
         for member in stated.members:
             known = member.worker in workers if member.pod is None else (member.worker, member.pod) in pods
-            if not known:
-                name = member.worker if member.pod is None else f"{member.worker} in pod {member.pod}"
-                detail = f"named by {stated.source} (kv.control/{offset}) and not registered"
-                found.add("P2", VerdictReason.MEMBERSHIP_INCOMPLETE, name, detail)
+            if known:
+                continue
+            name = member.worker if member.pod is None else f"{member.worker} in pod {member.pod}"
+            told = f"named by {stated.source} (kv.control/{offset})"
+            gone = _stated_gone(registry, member, offset)
+            if gone is not None:
+                found.assumptions.append(f"member {name}, {told}, is gone by the word of kv.control/{gone}")
+                continue
+            detail = f"{told} and not registered"
+            found.add("P2", VerdictReason.MEMBERSHIP_INCOMPLETE, name, detail, cure=REGISTER)
     newest = max(behind)
     members, source = len(behind[newest].members), behind[newest].source
     found.assumptions.append(f"membership: inventory of {members} by {source} (kv.control/{newest})")
+
+
+def _stated_gone(registry: ControlFold, member: InventoryMember, named_at: int) -> int | None:
+    """The inventory behind `named_at` that says last that the member is gone."""
+    saying = [
+        offset
+        for offset, stated in registry.inventories.items()
+        if offset > named_at
+        and any(one.worker == member.worker and one.pod in (None, member.pod) for one in stated.gone or ())
+    ]
+    return max(saying, default=None)
 
 
 def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None:

@@ -515,7 +515,11 @@ CONTROL_BODY = union(
         scope=SCOPE, requester=NAME, reason=one_of("model_rollout", "integrity", "quota", "operator")
     ),
     audit_nonce=record(request=COUNT, nonce=NAME),
-    inventory_stated=record(source=NAME, members=several(record(worker=NAME, pod=optional(NAME)), 0, 2_000)),
+    inventory_stated=record(
+        source=NAME,
+        members=several(record(worker=NAME, pod=optional(NAME)), 0, 2_000),
+        gone=optional(several(record(worker=NAME, pod=optional(NAME), evidence=TEXT), 1, 2_000)),
+    ),
     schema_enabled=record(record=one_of("event_batch", "pulse"), version=POSITIVE),
     controller_started=record(controller=NAME),
 )
@@ -1538,6 +1542,7 @@ class Trial:
         self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
         self.put_in: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         self.shredded: dict[str, str] = {}
+        self.gone: list[str] = []
         self.reasons: set[tuple[str, str, str, bool]] = set()
         self.destroyed: set[str] = set()
         self.counter: list[tuple[Any, ...]] = []
@@ -2166,11 +2171,24 @@ class Trial:
             self.add("P2", "membership_incomplete", f"request {self.no}", True)
             return ""
         bodies = [epoch["body"] for epoch in self.control.epochs.values()]
-        for stated in behind.values():
+        self.gone = []
+        for at, stated in behind.items():
             for member in stated["members"]:
                 name, pod = member["worker"], member["pod"]
-                if not any(b["worker"] == name and pod in (None, b["pod"]) for b in bodies):
-                    self.add("P2", "membership_incomplete", name if pod is None else f"{name} in pod {pod}")
+                if any(b["worker"] == name and pod in (None, b["pod"]) for b in bodies):
+                    continue
+                who = name if pod is None else f"{name} in pod {pod}"
+                over = [
+                    later
+                    for later, other in behind.items()
+                    for one in other["gone"] or ()
+                    if later > at and one["worker"] == name and one["pod"] in (None, pod)
+                ]
+                if over:
+                    told = f"named by {stated['source']} (kv.control/{at})"
+                    self.gone.append(f"member {who}, {told}, is gone by the word of kv.control/{max(over)}")
+                else:
+                    self.add("P2", "membership_incomplete", who)
         last = max(behind)
         count, source = len(behind[last]["members"]), behind[last]["source"]
         return f"membership: inventory of {count} by {source} (kv.control/{last})"
@@ -3067,7 +3085,7 @@ def compare(found: Json, stated: Json, trial: Trial) -> None:
         f"{store} encrypts as declared; its keys were never anywhere but in rings {rings}"
         for store, rings in trial.shredded.items()
     ]
-    for assumed in (found["anchoring"], trial.membership_told, HONESTY, *stores):
+    for assumed in (found["anchoring"], trial.membership_told, HONESTY, *stores, *trial.gone):
         if assumed and assumed not in stated["assumptions"]:
             raise Invalid(f"the evidence gives «{assumed}», which the statement doesn't say")
     if SCOPE(stated["scope"]) != trial.scope or set(stated["domains"]) != trial.domains:

@@ -15,6 +15,11 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "Who belongs to the fleet is the word of {1}, which named {0} members at position {2} of the register.",
     ),
     (
+        r"member (.*), named by (.*) \(kv\.control/(\d+)\), is gone by the word of kv\.control/(\d+)",
+        "{0}, whom {1} named as a member and who never registered, never ran or has ended: a supervisor says so at "
+        "position {3} of the register.",
+    ),
+    (
         r"anchoring: none.*",
         "Nothing outside binds the log: that nobody has rewritten it as a whole is not shown.",
     ),

@@ -359,13 +359,24 @@ class InventoryMember(Record):
     pod: Name | None = None
 
 
+class MemberGone(Record):
+    """Whom an earlier inventory named, and who never ran an engine of this fleet or whose engine has ended without
+    having registered: a name that was mistyped, a pod that never started. Without a `pod` all of the worker's."""
+
+    worker: Name
+    pod: Name | None = None
+    evidence: Text
+
+
 class InventoryStated(Record):
     """What an outside inventory (a cluster's pods, a list that is kept elsewhere) names as the fleet. A log that
-    holds one wants one behind each deletion request, and a member that nobody registered makes it unprovable."""
+    holds one wants one behind each deletion request, and a member that nobody registered makes it unprovable, until a
+    later inventory says that it is `gone`."""
 
     kind: Literal["inventory_stated"] = "inventory_stated"
     source: Name
     members: Annotated[tuple[InventoryMember, ...], Field(max_length=MAX_MEMBERS)]
+    gone: Annotated[tuple[MemberGone, ...], Field(min_length=1, max_length=MAX_MEMBERS)] | None = None
 
 
 class SchemaEnabled(Record):

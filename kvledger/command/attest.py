@@ -22,7 +22,7 @@ from kvledger.wording import counted
 
 if TYPE_CHECKING:
     from events.fold.registry import Registry
-    from events.model.control import InventoryMember
+    from events.model.control import InventoryMember, InventoryStated
     from kvledger.attesting import Attester, EngineEnd
     from kvledger.cluster import ClusterAddress
     from kvledger.control import Written
@@ -208,25 +208,43 @@ def inventory(
     ca_file: CaFile = None,
     namespace: Namespace = None,
     selector: Selector = None,
+    gone: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a worker that an earlier inventory named and that never ran, or has ended; repeatable"
+        ),
+    ] = None,
+    evidence: Annotated[str, typer.Option(help="with --gone: how you know")] = "",
     as_json: Json = False,
 ) -> None:
     """State who there is by the word of somebody outside, signed, in kv.control. From then on every deletion wants an
-    inventory stated behind it, and is unprovable while a member of one has not registered.
+    inventory stated behind it, and is unprovable while a member of one has neither registered nor been stated gone.
 
     Example: kvledger attest inventory --k8s --namespace llm --selector app=vllm
     """
     from events.ids import Role
-    from events.model.control import InventoryStated
+    from events.model.control import InventoryStated, MemberGone
     from kvledger.control import or_unavailable, write_once
 
     if from_k8s == (file is not None):
         raise _usage("give a file, or --k8s")
+    if bool(gone) != bool(evidence):
+        raise _usage("--gone and --evidence go together")
     if file is not None:
-        source, members = read_inventory(file)
+        given = read_inventory(file)
     else:
         address = address_of(api, token_file, ca_file, namespace, selector)
-        source, members = "kubernetes", asyncio.run(_pods(address, worker_label, by_pod=by_pod))
-    body = _made(lambda: InventoryStated(source=source, members=tuple(members)))
+        pods = asyncio.run(_pods(address, worker_label, by_pod=by_pod))
+        given = _made(lambda: InventoryStated(source="kubernetes", members=tuple(pods)))
+    body = _made(
+        lambda: InventoryStated(
+            source=given.source,
+            members=given.members,
+            gone=(*(given.gone or ()), *(MemberGone(worker=one, evidence=evidence) for one in gone or ()))
+            or None,
+        )
+    )
+    source, members = body.source, body.members
     settings = load_settings()
     done = asyncio.run(
         or_unavailable(lambda: write_once(settings, Role.SUPERVISOR, body, principal=OPERATOR))
@@ -237,8 +255,8 @@ def inventory(
         typer.echo(f"{counted(len(members), 'member')} by {source} (control record {done.number})")
 
 
-def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:
-    """(source, members) of a file. Raises CommandError naming the place that can't be read."""
+def read_inventory(path: Path) -> InventoryStated:
+    """What a file states. Raises CommandError naming the place that can't be read."""
     from pydantic import ValidationError
 
     from events.model.control import InventoryMember, InventoryStated
@@ -249,14 +267,13 @@ def read_inventory(path: Path) -> tuple[str, list[InventoryMember]]:
         raise _usage(f"{path} can't be read ({type(error).__name__})") from error
     try:
         if text.lstrip().startswith("{"):
-            stated = InventoryStated.model_validate_json(text)
-            return stated.source, list(stated.members)
+            return InventoryStated.model_validate_json(text)
         names = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
         if not names:
             raise _usage(
                 f'{path} names nobody; of a fleet without members say {{"source": …, "members": []}}'
             )
-        return "file", [InventoryMember(worker=name) for name in names]
+        return InventoryStated(source="file", members=tuple(InventoryMember(worker=name) for name in names))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -266,6 +266,7 @@ def test_every_assumption_has_its_words_and_keeps_its_own() -> None:
         "membership: inventory of 3 by cluster-a (kv.control/17)",
         "anchoring: checkpoint",
         "anchoring: witnessed 2 of 3",
+        "member w7 in pod p-1, named by k8s (kv.control/17), is gone by the word of kv.control/18",
         Shredding(("hsm", "backup")).assumption("disk-1"),
         "what lies before the newest records was read by an earlier audit of this auditor",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from auditor.finding import Verdict
 from events.ids import Role, VerdictReason
 from events.model.control import (
@@ -13,10 +15,12 @@ from events.model.control import (
     IdsScope,
     InventoryMember,
     InventoryStated,
+    MemberGone,
     PrefixScope,
     ProfileScope,
     SubjectScope,
 )
+from tests.support.bundle import OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
 
@@ -183,6 +187,39 @@ def test_a_member_of_an_outside_inventory_that_nobody_registered_is_missed() -> 
         verdict = fleet.verdict()
         assert (verdict.kind, reasons(verdict)) == (UNPROVABLE, {VerdictReason.MEMBERSHIP_INCOMPLETE})
         fleet.log.control.records[:] = before
+
+
+@pytest.mark.parametrize("pod", [None, "p-1"])
+def test_a_member_that_never_was_is_said_to_be_gone_by_a_later_inventory(pod: str | None) -> None:
+    fleet = Fleet()
+    fleet.finish()
+    ghost = InventoryMember(worker="ghost", pod=pod)
+
+    def say(
+        *members: InventoryMember, gone: tuple[MemberGone, ...] | None = None, role: Role = Role.SUPERVISOR
+    ) -> None:
+        fleet.log.say(InventoryStated(source="k8s", members=members, gone=gone), role)
+
+    def said() -> tuple[str, str]:
+        made = bundle(fleet.log, fleet.request)
+        return first_says(made, OPERATOR.public_key), second_says(made, OPERATOR.public_key)
+
+    early = MemberGone(worker="ghost", evidence="mistyped")
+    say(gone=(early,))
+    say(ghost)
+    assert said() == ("UNPROVABLE", "UNPROVABLE"), "what is said before it is named doesn't count"
+    say(gone=(MemberGone(worker="ghost", pod="another", evidence="mistyped"),))
+    assert said() == ("UNPROVABLE", "UNPROVABLE")
+    before = list(fleet.log.control.records)
+    say(gone=(early,), role=Role.CONTROL)
+    assert said() == ("UNPROVABLE", "UNPROVABLE")
+    fleet.log.control.records[:] = before
+    say(gone=(early,))
+    assert said() == ("PROVEN", "PROVEN")
+    name = "ghost" if pod is None else "ghost in pod p-1"
+    assert any(one.startswith(f"member {name}, named by k8s") for one in fleet.verdict().assumptions)
+    say(ghost)
+    assert said() == ("UNPROVABLE", "UNPROVABLE"), "named again it is owed again"
 
 
 def test_an_inventory_without_the_supervisors_role_counts_for_nothing() -> None:
