@@ -43,9 +43,11 @@ MINE = ("acme", "acme/eu")
 
 
 class Story:
-    """One log; `request` is the deletion to judge. `trouble` 0 to 1: how much goes wrong."""
+    """One log; `request` is the deletion to judge. `trouble` 0 to 1: how much goes wrong. `locked`: there is an
+    encrypted store, and blocks go there too."""
 
-    def __init__(self, seed: int, trouble: float) -> None:
+    def __init__(self, seed: int, trouble: float, *, locked: bool = False) -> None:
+        self.locked = locked
         self.rng = random.Random(seed)
         self.trouble = trouble
         self.log = AuditLog()
@@ -53,7 +55,7 @@ class Story:
         self.started: list[tuple[HookStub, str, str, list[bytes]]] = []
         for worker in ("w0", "w10"):
             self.born(worker)
-        if self.wrong(0.4):
+        if self.wrong(0.4) or locked:
             self.lock()
         for _ in range(self.rng.randrange(8)):
             self.step()
@@ -99,7 +101,7 @@ class Story:
 
     def born(self, worker: str) -> None:
         hook = self.log.hook(worker, life=f"{worker}-life-{len(self.log.hooks)}")
-        durable = "store" if self.wrong(0.2) else None
+        durable = "store" if self.wrong(0.2) or self.locked else None
         connectors = ("lmcache",) if self.wrong(0.2) else ()
         inventory = Inventory.PARTIAL if self.wrong(0.2) else Inventory.EMPTY
         hook.open(durable_id=durable, connectors=connectors, inventory=inventory, second_tier=self.wrong(0.2))
@@ -124,7 +126,7 @@ class Story:
         admitted = self.rng.choice(["now", "now", "now", None, self.rng.randrange(12)])
         parent = block(self.domain(), self.rng.randrange(8)) if self.wrong(0.5) else None
         lineage = Lineage.ONLOAD if self.wrong(0.2) else Lineage.PREFILL
-        holder = "disk" if self.wrong(0.2) else "gpu"
+        holder = "disk" if self.wrong(0.2) or (self.locked and self.rng.random() < 0.5) else "gpu"
         names = self.names()
         hook.store(self.domain(), *names, admitted=admitted, parent=parent, lineage=lineage, holder=holder)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from auditor.finding import Reason
@@ -11,6 +13,7 @@ from events.keyring import storage_key_id
 from events.model.control import Granted, HolderDestroyed, HolderEnrolled, PrefixScope
 from events.model.part import CopyRun, Orphans, SnapshotBegin, SnapshotPart, SnapshotRange, TierChanged
 from events.signing import Signer
+from tests.support.audit_story import Story
 from tests.support.bundle import OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import PENDING, PROVEN, UNPROVABLE
 from tests.support.encrypted_store import KEYS, STORE, EncryptedStore, encrypted, gone, listed
@@ -329,3 +332,16 @@ def test_a_domain_whose_alias_key_the_auditor_lacks_leaves_it_open_whose_keys_co
         VerdictReason.SCOPE_UNDECIDABLE,
         VerdictReason.DURABLE_TIER_UNCOVERED,
     }
+
+
+def test_both_verifiers_agree_on_random_logs_of_encrypted_stores() -> None:
+    seen: Counter[tuple[str, bool]] = Counter()
+    for seed in range(60):
+        story = Story(seed, 0.25, locked=True)
+        made = bundle(story.log, story.request)
+        verdict = story.log.verdict(story.request)
+        kinds = {first_says(made, OPERATOR.public_key), second_says(made, OPERATOR.public_key), verdict.kind}
+        assert len(kinds) == 1, seed
+        shredded = any(one.discharge.startswith("key destroyed") for one in verdict.holders)
+        seen[verdict.kind, shredded] += 1
+    assert min(seen[kind, True] for kind in (PROVEN, UNPROVABLE)) > 0, seen
