@@ -131,6 +131,8 @@ class SimFleet:
                     hook.land("gpu", *hook.running.pop(0), Lineage.PREFILL)
                 if hook.alive and hook.landing and self.patient:
                     self.transfer(hook, hook.nonce is not None)
+                if step == STEPS + 20 and hook.alive and not hook.repair and not hook.unwatched:
+                    hook.say(events=hook.statements())
             self.deliver(step)
 
     def deliver(self, step: int) -> None:
