@@ -20,6 +20,7 @@ def closed(event, arguments):
     if event == "socket.__new__" and arguments[1] == 1:
         return  # AF_UNIX: the pair by which an event loop wakes itself; connecting one is refused below
     if event.startswith("socket.") or event in ("urllib.Request", "http.client.connect"):
+        sys.stderr.write(f"no network here: {event}\\n")  # who asked may take the error for an absent broker's
         raise PermissionError(f"no network here: {event}")
 
 sys.addaudithook(closed)
