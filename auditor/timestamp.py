@@ -7,10 +7,12 @@ rests on it: a bad one is named and takes nothing else away.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
 from rfc3161_client import (
     HashAlgorithm,
     TimestampRequestBuilder,
@@ -121,7 +123,10 @@ def _signer(stamp: TimeStampResponse) -> str:
     try:
         (signer,) = stamp.signed_data.signer_infos
         for raw in stamp.signed_data.certificates:
-            certificate = x509.load_der_x509_certificate(raw)
+            with warnings.catch_warnings():
+                # Old roots have the number 0, which RFC 5280 forbids: that is no reason to doubt the stamp.
+                warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+                certificate = x509.load_der_x509_certificate(raw)
             if (certificate.issuer, certificate.serial_number) == (signer.issuer, signer.serial_number):
                 return certificate.subject.rfc4514_string()
         return f"number {signer.serial_number} of {signer.issuer.rfc4514_string()}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Annotated, NoReturn
@@ -81,6 +82,10 @@ _EXTRAS = {
 }
 
 
+# The extra that a command is documented with, by the beginning of its words.
+_OWN_EXTRAS = {"audit archive": "archive", "audit": "audit", "attach": "hook", "bridge": "hook"}
+
+
 def make_app(only: str | None = None) -> typer.Typer:
     """The whole command line; commands whose module is not installed are absent. `only` one command and
     what it needs: a process that is started again after a crash must not load the others."""
@@ -123,7 +128,7 @@ def main() -> NoReturn:
     except KvledgerError as error:
         _fail(str(error), advice="", exit_code=ExitCode.FAILED)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        extra = extra_for((error.name or "").partition(".")[0], sys.argv[1:])
         if extra is None:
             raise
         _fail(
@@ -142,6 +147,16 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _fail("interrupted", advice="", exit_code=ExitCode.INTERRUPTED)
     sys.exit(ExitCode.OK)
+
+
+def extra_for(module: str, arguments: Sequence[str]) -> str | None:
+    """The extra to install for a missing module: Kafka's client comes with several, and the one that has the rest
+    of the command, too, is named."""
+    found = _EXTRAS.get(module)
+    if module == "aiokafka":
+        command = " ".join(arguments[:2])
+        return next((extra for name, extra in _OWN_EXTRAS.items() if command.startswith(name)), found)
+    return found
 
 
 def _fail(message: str, *, advice: str, exit_code: int) -> NoReturn:

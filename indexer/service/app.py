@@ -105,7 +105,7 @@ class LookupService:
             self.feed,
             self._figures,
             self.canary,
-            lambda: order_ages(registry, self.verdicts, wall_ms()),
+            lambda: order_ages(self.view, self.verdicts, wall_ms()),
         )
         self.access = AccessBook()
         self._access_log = AccessWriter(config.connection, self.access, config.reader, wall_ms=wall_ms)

@@ -98,7 +98,11 @@ class BodyReader:
 def unreadable(error: ValidationError) -> Problem:
     """Where a request is wrong and why, without repeating its content."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    where = ".".join(str(step) for step in first["loc"]) or None
+    # A scope's type is a step of the validator's way to the field, and none of the caller's document.
+    steps = list(first["loc"])
+    if steps[:1] == ["scope"] and len(steps) > 2:
+        del steps[1]
+    where = ".".join(str(step) for step in steps) or None
     message = str(first["msg"]).removeprefix("Value error, ")
     kind = ProblemKind.BOUND_MISSING if message.startswith("a bound is required") else ProblemKind.MALFORMED
     if first["type"] == "json_invalid":

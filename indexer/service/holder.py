@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from events.fold.registry import Registry
@@ -34,16 +35,8 @@ def holders_of(order: Deletion, view: LocalView) -> list[HolderStanding]:
     here (`unread_domains` names the others)."""
     registry = view.registry
     found: list[HolderStanding] = []
-    read = [name for name in _covered(order, registry) if view.keyring.get(name) is not None]
-    for key in _owing(view):
-        stream = view.streams.get(key)
-        state = stream.state if stream is not None else view.former.get(key)
-        epoch_no = registry.registrations[key].epoch_no
-        for name in read:
-            standing: Standing | None = None
-            if state is not None and state.epoch_no == epoch_no:
-                alias = view.keyring[name].alias(key.worker, key.rank, epoch_no)
-                standing = state.standings.get((alias, order.number))
+    for key in owing_streams(view):
+        for name, standing in _standings(order, view, key):
             found.append(
                 HolderStanding(
                     worker=key.worker,
@@ -59,6 +52,28 @@ def holders_of(order: Deletion, view: LocalView) -> list[HolderStanding]:
                 )
             )
     return found
+
+
+def words_of_holders(
+    order: Deletion, view: LocalView, owing: Sequence[StreamKey]
+) -> set[Literal["discharged", "owes", "refused"]]:
+    """What there is among the standings of `holders_of`, for many orders at once over the same `owing_streams`."""
+    return {_word(standing) for key in owing for _, standing in _standings(order, view, key)}
+
+
+def _standings(order: Deletion, view: LocalView, key: StreamKey) -> Iterator[tuple[str, Standing | None]]:
+    """By covered domain whose keys are here, how a stream stands to the order."""
+    stream = view.streams.get(key)
+    state = stream.state if stream is not None else view.former.get(key)
+    epoch_no = view.registry.registrations[key].epoch_no
+    for name in _covered(order, view.registry):
+        keys = view.keyring.get(name)
+        if keys is None:
+            continue
+        standing: Standing | None = None
+        if state is not None and state.epoch_no == epoch_no:
+            standing = state.standings.get((keys.alias(key.worker, key.rank, epoch_no), order.number))
+        yield name, standing
 
 
 def unread_domains(order: Deletion, view: LocalView) -> list[str]:
@@ -79,7 +94,7 @@ def _covered(order: Deletion, registry: Registry) -> list[str]:
     return [name for name, domain in domains if covers_domain(order.scope, name, domain.tenant)]
 
 
-def _owing(view: LocalView) -> list[StreamKey]:
+def owing_streams(view: LocalView) -> list[StreamKey]:
     """The newest epoch of every engine life of every rank, but for lives whose end is attested or said by a
     `closed` with their engine, and kvledger's own canaries, which hold nothing."""
     newest: dict[tuple[str, int, str], StreamKey] = {}

@@ -17,7 +17,7 @@ from indexer.service.credential import CallerRole, Principal
 from indexer.service.directive import DirectiveDesk, HoldBody, PolicyBody, ReleaseBody
 from indexer.service.document import hold_document, order_document
 from indexer.service.order import DeletionBody, InvalidationBody, OrderDesk, visible_to
-from indexer.service.progress import Progress, progress_of, word_of
+from indexer.service.progress import Progress, progress_of, states_of
 from indexer.service.request import Caller, Key, key_of, read_body, told
 from indexer.service.subject import SubjectBody, SubjectDesk, SubjectReceipt
 from indexer.service.verdict import Judged, VerdictFeed
@@ -62,13 +62,11 @@ def add_order_routes(
 
     @app.get("/v1/deletions")
     async def deletions(request: Request) -> dict[str, Any]:
-        """The caller's orders, oldest first: each proven, refuted, unprovable, held or open."""
+        """The caller's orders, oldest first: each with its state in one word, as `GET /v1/deletions/{n}` has it."""
         principal = caller(request)
-        rows = [
-            order_document(order) | {"state": word_of(order, registry, verdicts.of(order.number))}
-            for order in visible_to(principal, registry)
-        ]
-        return {"deletions": rows}
+        orders = visible_to(principal, registry)
+        states = states_of(orders, view, verdicts)
+        return {"deletions": [order_document(order) | {"state": states[order.number]} for order in orders]}
 
     @app.get("/v1/deletions/{number}")
     async def deletion(request: Request, number: int) -> dict[str, Any]:

@@ -5,21 +5,30 @@ Clocks serve the deadline line alone; nothing is decided by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from events.fold.registry import Registry
 from events.fold.registry_state import Deletion, Hold
 from events.ids import VerdictKind
 from events.scope import covers_domain
 from indexer.service.document import hold_document
-from indexer.service.holder import HolderStanding, discharged_everywhere, holders_of, unread_domains
+from indexer.service.holder import (
+    HolderStanding,
+    discharged_everywhere,
+    holders_of,
+    owing_streams,
+    unread_domains,
+    words_of_holders,
+)
 from indexer.service.verdict import Judged, VerdictFeed
 from router_client.view import LocalView
 from router_client.wire import Model
 
 OrderState = Literal["proven", "refuted", "unprovable", "held", "refused", "discharged", "open"]
+LOOKS = 20_000
+"""Streams that are looked at for a list or a metric, over all orders: some 50 ms of the service's one thread."""
 SETTLED: Mapping[VerdictKind, OrderState] = {
     VerdictKind.PROVEN: "proven",
     VerdictKind.REFUTED: "refuted",
@@ -76,19 +85,25 @@ def progress_of(order: Deletion, view: LocalView, judged: Judged | None, now_ms:
     holders, unread = holders_of(order, view), unread_domains(order, view)
     everywhere = discharged_everywhere(holders, unread)
     holds = [] if everywhere else [_shown(hold) for hold in holds_on(order, view.registry)]
-    settled = SETTLED.get(judged.given.verdict) if judged is not None else None
-    state: OrderState = "open"
-    if settled is not None:
-        state = settled
-    elif holds:
-        state = "held"
-    elif any(holder.standing == "refused" for holder in holders):
-        state = "refused"
-    elif everywhere:
-        state = "discharged"
+    words = {holder.standing for holder in holders}
+    state = _settled(judged) or _unsettled(words, unread=bool(unread), held=bool(holds))
     return Progress(
         state, holders, unread, everywhere, holds, _deadline(order, view.registry, holders, state, now_ms)
     )
+
+
+def _settled(judged: Judged | None) -> OrderState | None:
+    return SETTLED.get(judged.given.verdict) if judged is not None else None
+
+
+def _unsettled(words: Set[str], *, unread: bool, held: bool) -> OrderState:
+    """The state of an order that no verdict settles, by its holders' words. `unread`: not all can be read here."""
+    discharged = words == {"discharged"} and not unread
+    if held and not discharged:
+        return "held"
+    if "refused" in words:
+        return "refused"
+    return "discharged" if discharged else "open"
 
 
 def holds_on(order: Deletion, registry: Registry) -> list[Hold]:
@@ -130,30 +145,42 @@ def _deadline(
             for one in holders
             if one.standing != "discharged"
         ]
-    return Deadline(due_ms=due, hours_left=round((due - now_ms) / 3_600_000, 3), passed=passed, late=late)
+    return Deadline(
+        due_ms=due, hours_left=round((due - now_ms) / 3_600_000, 3) + 0.0, passed=passed, late=late
+    )
 
 
 def _shown(hold: Hold) -> HoldStanding:
     return HoldStanding(**hold_document(hold))
 
 
-def word_of(order: Deletion, registry: Registry, judged: Judged | None) -> OrderState:
-    """The state without a look at any holder: what `refused` and `discharged` say is `open` here."""
-    settled = SETTLED.get(judged.given.verdict) if judged is not None else None
-    if settled is not None:
-        return settled
-    return "held" if holds_on(order, registry) else "open"
+def states_of(orders: Iterable[Deletion], view: LocalView, verdicts: VerdictFeed) -> dict[int, OrderState]:
+    """The state of each order, by its number. Of those that no verdict settles only the newest are looked at holder by
+    holder, as many as `LOOKS` allows: the others are `held` or `open`."""
+    owing, registry = owing_streams(view), view.registry
+    looks = LOOKS
+    found: dict[int, OrderState] = {}
+    for order in sorted(orders, key=lambda one: one.number, reverse=True):
+        settled = _settled(verdicts.of(order.number))
+        if settled is not None:
+            found[order.number] = settled
+            continue
+        held = bool(holds_on(order, registry))
+        words: Set[str] = set()
+        looks -= len(owing)
+        if looks >= 0:
+            words = words_of_holders(order, view, owing)
+        found[order.number] = _unsettled(words, unread=bool(unread_domains(order, view)), held=held)
+    return found
 
 
-def order_ages(registry: Registry, verdicts: VerdictFeed, now_ms: int) -> Mapping[str, tuple[int, float]]:
+def order_ages(view: LocalView, verdicts: VerdictFeed, now_ms: int) -> Mapping[str, tuple[int, float]]:
     """By state, how many deletion requests are in it and the age of the oldest in seconds, by two wall clocks."""
-    found: dict[str, tuple[int, float]] = dict.fromkeys(
-        ("proven", "refuted", "unprovable", "held", "open"), (0, 0.0)
-    )
-    for order in registry.deletions.values():
-        if order.proves:
-            state = word_of(order, registry, verdicts.of(order.number))
-            age_s = max(0, now_ms - order.header.written_ms) / 1_000
-            count, oldest_s = found[state]
-            found[state] = count + 1, max(oldest_s, age_s)
+    found: dict[str, tuple[int, float]] = dict.fromkeys(get_args(OrderState), (0, 0.0))
+    proving = [order for order in view.registry.deletions.values() if order.proves]
+    states = states_of(proving, view, verdicts)
+    for order in proving:
+        age_s = max(0, now_ms - order.header.written_ms) / 1_000
+        count, oldest_s = found[states[order.number]]
+        found[states[order.number]] = count + 1, max(oldest_s, age_s)
     return found

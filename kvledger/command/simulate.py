@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -182,6 +183,7 @@ async def _run(
 
     url = f"http://127.0.0.1:{settings.lookup_port}"
     rest = RestClient(url, connections=4)
+    end_as_interrupted()
 
     async def work() -> dict[str, int | float]:
         await require_service(rest, url)
@@ -218,6 +220,11 @@ async def _run(
         return await or_unavailable(work)
     finally:
         await rest.close()
+
+
+def end_as_interrupted() -> None:
+    """From now on SIGTERM ends this process as Ctrl-C does: streams are closed before it goes."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 async def require_service(rest: RestClient, url: str) -> None:

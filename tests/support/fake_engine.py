@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import zmq
+
 from tests.support.block_pool import BlockPool, PoolExhaustedError, chain_hashes
 from tests.support.capture import load_capture
 from tests.support.fake_engine_http import HttpFrontEnd
@@ -276,7 +278,11 @@ def main() -> None:
     parser.add_argument("--dev-mode", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--capture", default="", help="publish this capture into the replay buffer first")
     parser.add_argument("--capture-source", default="", help="only this source of the capture")
-    asyncio.run(_serve(parser.parse_args()))
+    try:
+        asyncio.run(_serve(parser.parse_args()))
+    except (OSError, zmq.ZMQError) as error:
+        ports = "is one of --port, --replay-port and --http-port taken?"
+        raise SystemExit(f"fake engine: {error.strerror}; {ports}") from error
 
 
 if __name__ == "__main__":

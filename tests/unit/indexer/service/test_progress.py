@@ -21,6 +21,7 @@ from events.model.control import (
     Revoked,
     SubjectScope,
 )
+from events.model.part import Ack, Refused, RequestStanding
 from events.signing import Signer
 from indexer.service.app import LookupService
 from indexer.service.progress import order_ages, progress_of
@@ -79,6 +80,8 @@ def test_the_deadline_names_who_is_late_only_once_it_has_passed() -> None:
     assert (before.passed, before.late, before.hours_left) == (False, [], 0.0)
     after = order_of(made, number, now_ms=1 + 2 * 3_600_000).deadline
     assert (after.passed, after.hours_left) == (True, -1.0)
+    just_over = order_of(made, number, now_ms=1 + 3_600_001).deadline
+    assert (just_over.passed, str(just_over.hours_left)) == (True, "0.0")
     assert [(one.worker, one.domain, one.standing) for one in after.late] == [("w0", "acme", "owes")]
     made.verdicts.take(5, verdict(world, number, VerdictKind.PROVEN))
     proven = order_of(made, number, now_ms=1 + 2 * 3_600_000)
@@ -124,10 +127,34 @@ def test_ages_are_counted_by_state() -> None:
     world, numbers = world_with(ACME, hold, invalid, default)
     made = service(world=world)
     made.verdicts.take(1, verdict(world, numbers[3], VerdictKind.PROVEN))
-    ages = order_ages(made.view.registry, made.verdicts, 10_001)
+    ages = order_ages(made.view, made.verdicts, 10_001)
     assert ages["held"] == (1, 10.0)
     assert ages["proven"] == (1, 10.0)
     assert ages["open"] == (0, 0.0)
+    assert list(ages) == ["proven", "refuted", "unprovable", "held", "refused", "discharged", "open"]
+
+
+async def test_the_list_the_metric_and_the_order_itself_say_the_same_word() -> None:
+    world = World(domains=[("acme", "acme")])
+    hook = world.join("w0")
+    first, second, third = (world.order(ACME) for _ in range(3))
+    left = {first: 0, second: 1, third: 1}
+    acks = tuple(RequestStanding(request=n, removed=0, old_left=old) for n, old in left.items())
+    refused = Refused(request=second, reason="blocks_in_use", cure="wait")
+    hook.write(events=[Ack(requests=acks), refused], domain="acme")
+    made = service(world=world)
+    said = {number: order_of(made, number).state for number in (first, second, third)}
+    assert said == {first: "discharged", second: "refused", third: "open"}
+    async with browser(made) as http:
+        listed = (await http.get("/v1/deletions")).json()["deletions"]
+    assert {one["request"]: one["state"] for one in listed} == said
+    ages = order_ages(made.view, made.verdicts, 10_001)
+    assert [ages[word][0] for word in ("discharged", "refused", "open", "held")] == [1, 1, 1, 0]
+    # Above the bound nothing is claimed of a holder that wasn't looked at.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("indexer.service.progress.LOOKS", 1)
+        ages = order_ages(made.view, made.verdicts, 10_001)
+    assert [ages[word][0] for word in ("discharged", "refused", "open")] == [0, 0, 3]
 
 
 async def test_a_proof_is_for_who_may_see_the_order(tmp_path: Path) -> None:

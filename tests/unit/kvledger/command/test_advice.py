@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from events.ids import Role, Tier
 from events.model.control import HolderDestroyed, HolderEnrolled
 from events.receipt import make_receipt
 from events.signing import Signer, verify
-from kvledger.cli import make_app
+from kvledger.cli import extra_for, make_app
 from kvledger.command.attest import check_store
 from kvledger.command.retention import unkept
 from kvledger.failure import CommandError, ExitCode
@@ -86,3 +89,52 @@ def test_a_period_that_resets_can_not_keep_is_warned_of() -> None:
     assert unkept(600, 6) is None
     assert "below 600 s" in (unkept(599, 6) or "")
     assert "1 time an hour" in (unkept(60, 1) or "")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("aiokafka", ("audit", "archive", "--check"), "archive"),
+        ("aiokafka", ("audit", "run"), "audit"),
+        ("aiokafka", ("bridge",), "hook"),
+        ("aiokafka", ("delete",), "router"),
+        ("pyarrow", ("audit", "archive"), "archive"),
+        ("nobody", ("audit",), None),
+    ],
+)
+def test_a_missing_import_names_the_extra_that_the_command_is_documented_with(
+    module: str, arguments: tuple[str, ...], extra: str | None
+) -> None:
+    assert extra_for(module, arguments) == extra
+
+
+def test_sigterm_ends_a_simulated_fleet_as_ctrl_c_does() -> None:
+    program = (
+        "import asyncio, os, signal\n"
+        "from kvledger.command.simulate import end_as_interrupted\n"
+        "async def stay():\n"
+        "    end_as_interrupted()\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        await asyncio.Event().wait()\n"
+        "    finally:\n"
+        "        print('closed')\n"
+        "try:\n"
+        "    asyncio.run(stay())\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["closed", "interrupted"]
+
+
+def test_a_fake_engine_on_a_taken_port_says_so_in_a_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [sys.executable, "-m", "tests.support.fake_engine", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "--port" in done.stderr
