@@ -8,6 +8,8 @@ rests on it: a bad one is named and takes nothing else away.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -75,6 +77,14 @@ def _exchange(url: str, query: bytes, timeout_s: float) -> bytes:
     return raw
 
 
+@contextmanager
+def _any_number() -> Iterator[None]:
+    """Old roots have the number 0, which RFC 5280 forbids and the library warns of: no reason to doubt a stamp."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        yield
+
+
 def _decode(raw: bytes) -> TimeStampResponse:
     try:
         stamp = decode_timestamp_response(in_order(raw))
@@ -98,7 +108,8 @@ def _check(stamp: TimeStampResponse, text: str, authority: Authority, nonce: int
     if nonce is not None:
         builder = builder.nonce(nonce)
     try:
-        builder.build().verify(stamp, info.message_imprint.message)
+        with _any_number():
+            builder.build().verify(stamp, info.message_imprint.message)
     except VerificationError as error:
         raise StampError("the stamp is not signed by this authority") from error
     except _UNREADABLE as error:
@@ -122,13 +133,11 @@ def _signer(stamp: TimeStampResponse) -> str:
     """The name of the certificate that signed; its issuer and number where the stamp doesn't bring it."""
     try:
         (signer,) = stamp.signed_data.signer_infos
-        for raw in stamp.signed_data.certificates:
-            with warnings.catch_warnings():
-                # Old roots have the number 0, which RFC 5280 forbids: that is no reason to doubt the stamp.
-                warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        with _any_number():
+            for raw in stamp.signed_data.certificates:
                 certificate = x509.load_der_x509_certificate(raw)
-            if (certificate.issuer, certificate.serial_number) == (signer.issuer, signer.serial_number):
-                return certificate.subject.rfc4514_string()
+                if (certificate.issuer, certificate.serial_number) == (signer.issuer, signer.serial_number):
+                    return certificate.subject.rfc4514_string()
         return f"number {signer.serial_number} of {signer.issuer.rfc4514_string()}"
     except _UNREADABLE as error:
         raise StampError("the stamp doesn't say who signed it") from error
