@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from auditor.evidence import AckRead, Base, Evidence, StreamCase
+from auditor.case import AckRead, Base, StreamCase
+from auditor.evidence import Evidence
 from auditor.finding import CURES, Condition, Counterexample, Reason
 from auditor.registry import ControlFold, EpochRegistered
 from auditor.shredding import shredded

@@ -27,7 +27,8 @@ from events.model.part import (
 )
 
 if TYPE_CHECKING:
-    from auditor.evidence import Age, Evidence, StreamCase
+    from auditor.case import Age, StreamCase
+    from auditor.evidence import Evidence
 
 SHOWN_TRANSFERS = 200
 

@@ -7,14 +7,13 @@ later, control always ahead. Nothing here reads a clock or a broker.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import cast
 
+from auditor.case import AckRead, Age, Base, Late, Resident, StreamCase, Transfer
 from auditor.content import Landing, OpenTransfer
-from auditor.ending import Endings, look
+from auditor.ending import look
 from auditor.fold import StreamFold
-from auditor.lineage import Ancestry, Covered, covers
+from auditor.lineage import Ancestry, Covered, covers, links
 from auditor.record import StreamRecord, UnreadableRecord
 from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
@@ -22,18 +21,14 @@ from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
 from auditor.telling import told_of, without_words
 from events.chain import MODULUS, alias
-from events.ids import Inventory, Lineage, StreamKey, VerdictReason
+from events.ids import Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
 from events.model.control import ProfileScope
 from events.model.part import (
     Ack,
     BlockInvalidated,
     BlockStored,
-    CopyRun,
-    DomainEvent,
     Refused,
-    RequestStanding,
-    SnapshotPart,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -53,132 +48,6 @@ MOST_UNPLACED = 10_000
 """Streams whose unreadable records came before anybody had registered them: so many are remembered."""
 NOBODYS = Ancestry()
 """Of a domain of which no block was ever shown."""
-
-
-class Age(StrEnum):
-    """A copy's provenance against a request."""
-
-    OLD = "old"
-    UNKNOWN = "unknown"
-    FRESH = "fresh"
-
-
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """A copy that isn't known to be younger than the request, as it was held at an ack."""
-
-    place: Place
-    block: bytes
-    profile: str | None
-    age: Age
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """How much of a holder was known at an ack: exact since `seq` (None: not at all)."""
-
-    seq: int | None
-    from_opened: bool
-    inventory: Inventory
-    durable_id: str | None
-    orphans: int
-    unassigned: int
-    groups: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    name: str
-    ids: tuple[bytes, ...]
-    age: Age
-
-
-@dataclass(frozen=True, slots=True)
-class AckRead:
-    """One ack that lists the request, with the fold as it stood then."""
-
-    seq: int
-    offset: int
-    installed: int
-    standing: RequestStanding
-    nonce: int | None
-    residents: tuple[Resident, ...]
-    bases: Mapping[str, Base]
-    transfers: tuple[Transfer, ...]
-    held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By holder: how many copies of the domain the fold held then, and the sum of their ids mod 2^128."""
-
-    @property
-    def discharging(self) -> bool:
-        return self.standing.old_left == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """Copies that came after a discharging ack; `event` names the record's fact."""
-
-    event: str
-    stream: StreamKey
-    seq: int
-    partition: int
-    offset: int
-    place: Place
-    domain: str
-    ids: tuple[bytes, ...]
-    profile: str | None
-    provenance: int | None
-    age: Age
-    installed: int
-    """The newest order that its writer had installed."""
-    outlived: bool
-    """Told by an epoch that has discharged nothing and isn't its life's newest: late if behind the closing nonce."""
-
-
-@dataclass(slots=True)
-class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
-    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
-    last; `vouched` has the runs of chained records, (first, last), that a signature at their end covers, and
-    `chained_from` begins the one that goes on."""
-
-    epoch: EpochRegistered
-    fold: StreamFold
-    domains: Mapping[bytes, str]
-    acks: dict[str, AckRead] = field(default_factory=dict)
-    first_discharge: dict[str, AckRead] = field(default_factory=dict)
-    refusals: dict[str, Refused] = field(default_factory=dict)
-    late: list[Late] = field(default_factory=list)
-    barriers: dict[str, int] = field(default_factory=dict)
-    appeared: dict[Place, int] = field(default_factory=dict)
-    disputes: list[tuple[VerdictReason, str]] = field(default_factory=list)
-    recreated: int = 0
-    control_disputes: list[int] = field(default_factory=list)
-    strange_aliases: set[bytes] = field(default_factory=set)
-    closed_seq: int | None = None
-    ended_seq: int | None = None
-    ended_under: int = -1
-    told_seq: int = -1
-    told_under: dict[str, int] = field(default_factory=dict)
-    opened_under: int = -1
-    chained_from: int = 0
-    vouched: list[tuple[int, int]] = field(default_factory=list)
-    removed: int = 0
-    endings: Endings = field(default_factory=Endings)
-
-    def link(self, seq: int, *, chained: bool, signed: bool) -> None:
-        """Takes in how a new record hangs on the one before it. A signature speaks for its own record and, by the
-        chain, for all before it back to where the chain is broken."""
-        if not chained:
-            self.chained_from = seq
-        if signed:
-            if self.vouched and self.vouched[-1][0] == self.chained_from:
-                self.vouched.pop()
-            self.vouched.append((self.chained_from, seq))
-
-    def vouches(self, seq: int) -> bool:
-        """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a
-        record without one behind the newest."""
-        return any(first <= seq <= last for first, last in self.vouched)
 
 
 class Evidence:
@@ -410,7 +279,7 @@ class Evidence:
                 elif type(event) is BlockInvalidated and event.request == self.request.number:
                     case.removed += len(event.ids)
                 if keep:
-                    for block, parent in _links(event):
+                    for block, parent in links(event):
                         lineage.learn(block, parent)
 
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
@@ -564,17 +433,3 @@ def _held(tables: Tables, name: bytes) -> dict[str, tuple[int, int]]:
             ids = (before[1] + int.from_bytes(total, "big")) % MODULUS
             found[place.holder] = before[0] + count, ids
     return found
-
-
-def _links(event: DomainEvent) -> list[tuple[bytes, bytes]]:
-    """(block, parent) of everything that the event says is or will be held."""
-    if isinstance(event, BlockStored | TransferStarted):
-        before = [event.parent or bytes(16), *event.ids[:-1]]
-        return list(zip(event.ids, before, strict=True)) if event.ids else []
-    if isinstance(event, SnapshotPart):
-        return [link for run in event.runs for link in _run_links(run)]
-    return []
-
-
-def _run_links(run: CopyRun) -> list[tuple[bytes, bytes]]:
-    return list(zip(run.ids, run.parents, strict=True))

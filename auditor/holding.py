@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from auditor.case import AckRead, Age, Base, Late, StreamCase
 from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_seq, foreign_durable, last_acks
-from auditor.evidence import AckRead, Age, Base, Evidence, Late, StreamCase
+from auditor.evidence import Evidence
 from auditor.finding import Counterexample
 from auditor.fold import Divergence
 from auditor.lineage import Covered

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from events.ids import ROOT_PARENT
 from events.model.control import ProfileScope, Scope
+from events.model.part import BlockStored, CopyRun, DomainEvent, SnapshotPart, TransferStarted
 from events.scope import is_whole_domain, scoped_profiles
 
 
@@ -73,3 +74,17 @@ def covers(
     if found is Covered.NO and unnamed and lineage.below(block, unnamed) is Covered.YES:
         return Covered.UNDECIDED
     return found
+
+
+def links(event: DomainEvent) -> list[tuple[bytes, bytes]]:
+    """(block, parent) of everything that the event says is or will be held."""
+    if isinstance(event, BlockStored | TransferStarted):
+        before = [event.parent or bytes(16), *event.ids[:-1]]
+        return list(zip(event.ids, before, strict=True)) if event.ids else []
+    if isinstance(event, SnapshotPart):
+        return [link for run in event.runs for link in _run_links(run)]
+    return []
+
+
+def _run_links(run: CopyRun) -> list[tuple[bytes, bytes]]:
+    return list(zip(run.ids, run.parents, strict=True))

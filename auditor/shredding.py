@@ -17,7 +17,8 @@ from events.chain import store_alias
 from events.model.part import Orphans, TierChanged
 
 if TYPE_CHECKING:
-    from auditor.evidence import Evidence, StreamCase
+    from auditor.case import StreamCase
+    from auditor.evidence import Evidence
 
 NOBODYS = ""
 """Stands for what belongs to no domain that can be named."""

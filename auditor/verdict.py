@@ -7,9 +7,10 @@ from typing import Literal, get_args
 
 from auditor import condition, holding
 from auditor.anchoring import Anchoring
+from auditor.case import StreamCase
 from auditor.condition import Findings, Owing
 from auditor.ending import SHOWN_TRANSFERS, died, transfers
-from auditor.evidence import Evidence, StreamCase
+from auditor.evidence import Evidence
 from auditor.finding import Condition, HolderFound, Standing, Verdict
 from auditor.registry import EpochRegistered
 from auditor.residency import HolderView

@@ -1,0 +1,141 @@
+"""What is kept of each stream while a request's evidence is gathered: its acks, what came late, how it stood. Plain
+data; `auditor.evidence` fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from auditor.ending import Endings
+from auditor.fold import StreamFold
+from auditor.registry import EpochRegistered
+from auditor.residency import Place
+from events.ids import Inventory, StreamKey, VerdictReason
+from events.model.part import Refused, RequestStanding
+
+
+class Age(StrEnum):
+    """A copy's provenance against a request."""
+
+    OLD = "old"
+    UNKNOWN = "unknown"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A copy that isn't known to be younger than the request, as it was held at an ack."""
+
+    place: Place
+    block: bytes
+    profile: str | None
+    age: Age
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """How much of a holder was known at an ack: exact since `seq` (None: not at all)."""
+
+    seq: int | None
+    from_opened: bool
+    inventory: Inventory
+    durable_id: str | None
+    orphans: int
+    unassigned: int
+    groups: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    name: str
+    ids: tuple[bytes, ...]
+    age: Age
+
+
+@dataclass(frozen=True, slots=True)
+class AckRead:
+    """One ack that lists the request, with the fold as it stood then."""
+
+    seq: int
+    offset: int
+    installed: int
+    standing: RequestStanding
+    nonce: int | None
+    residents: tuple[Resident, ...]
+    bases: Mapping[str, Base]
+    transfers: tuple[Transfer, ...]
+    held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By holder: how many copies of the domain the fold held then, and the sum of their ids mod 2^128."""
+
+    @property
+    def discharging(self) -> bool:
+        return self.standing.old_left == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Copies that came after a discharging ack; `event` names the record's fact."""
+
+    event: str
+    stream: StreamKey
+    seq: int
+    partition: int
+    offset: int
+    place: Place
+    domain: str
+    ids: tuple[bytes, ...]
+    profile: str | None
+    provenance: int | None
+    age: Age
+    installed: int
+    """The newest order that its writer had installed."""
+    outlived: bool
+    """Told by an epoch that has discharged nothing and isn't its life's newest: late if behind the closing nonce."""
+
+
+@dataclass(slots=True)
+class StreamCase:
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
+    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
+    last; `vouched` has the runs of chained records, (first, last), that a signature at their end covers, and
+    `chained_from` begins the one that goes on."""
+
+    epoch: EpochRegistered
+    fold: StreamFold
+    domains: Mapping[bytes, str]
+    acks: dict[str, AckRead] = field(default_factory=dict)
+    first_discharge: dict[str, AckRead] = field(default_factory=dict)
+    refusals: dict[str, Refused] = field(default_factory=dict)
+    late: list[Late] = field(default_factory=list)
+    barriers: dict[str, int] = field(default_factory=dict)
+    appeared: dict[Place, int] = field(default_factory=dict)
+    disputes: list[tuple[VerdictReason, str]] = field(default_factory=list)
+    recreated: int = 0
+    control_disputes: list[int] = field(default_factory=list)
+    strange_aliases: set[bytes] = field(default_factory=set)
+    closed_seq: int | None = None
+    ended_seq: int | None = None
+    ended_under: int = -1
+    told_seq: int = -1
+    told_under: dict[str, int] = field(default_factory=dict)
+    opened_under: int = -1
+    chained_from: int = 0
+    vouched: list[tuple[int, int]] = field(default_factory=list)
+    removed: int = 0
+    endings: Endings = field(default_factory=Endings)
+
+    def link(self, seq: int, *, chained: bool, signed: bool) -> None:
+        """Takes in how a new record hangs on the one before it. A signature speaks for its own record and, by the
+        chain, for all before it back to where the chain is broken."""
+        if not chained:
+            self.chained_from = seq
+        if signed:
+            if self.vouched and self.vouched[-1][0] == self.chained_from:
+                self.vouched.pop()
+            self.vouched.append((self.chained_from, seq))
+
+    def vouches(self, seq: int) -> bool:
+        """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a
+        record without one behind the newest."""
+        return any(first <= seq <= last for first, last in self.vouched)
