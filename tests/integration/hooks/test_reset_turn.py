@@ -14,10 +14,10 @@ __all__ = ["engine", "log"]
 GENTLE = replace(PACE, resets=ResetPace(repeat_s=0.2, listen_s=0.6, silent_s=5.0))
 
 
-def left(log: HookLog, worker: str, number: int) -> int | None:
-    """Old copies, by the worker's newest ack; None if it has said nothing."""
+def refusal(log: HookLog, worker: str, number: int) -> str | None:
+    """Why the worker doesn't carry out the order now, by its newest word; None if it has said nothing of it."""
     standing = log.standing(worker, "default", number)
-    return None if standing is None else standing.old_left
+    return None if standing is None else standing.refused
 
 
 async def test_the_second_is_reset_when_the_first_is_done_and_the_first_is_drained_while_in_use(
@@ -35,7 +35,7 @@ async def test_the_second_is_reset_when_the_first_is_done_and_the_first_is_drain
         # While the busy one is drained, nothing else may be emptied.
         await until(lambda: log.pulses["w0", 0].alarm is Alarm.DRAINING)
         second = await log.delete("default")
-        await until(lambda: left(log, "w1", second) == 1)
+        await until(lambda: refusal(log, "w1", second) == "blocks_in_use")
         assert "its turn" in idle.emptying.waits
         standing = log.standing("w0", "default", second)
         assert standing is None or standing.refused in (None, "blocks_in_use")
