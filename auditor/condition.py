@@ -8,18 +8,12 @@ from dataclasses import dataclass, field
 from auditor.case import AckRead, Base, StreamCase
 from auditor.evidence import Evidence
 from auditor.finding import CURES, Condition, Counterexample, Reason
-from auditor.registry import ControlFold, EpochRegistered
+from auditor.registry import EpochRegistered
 from auditor.shredding import shredded
 from events.ids import VerdictReason
-from events.model.control import InventoryMember, SubjectScope, TenantScope
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
-STATE = "state the fleet's inventory again: kvledger attest inventory"
-REGISTER = (
-    "have this worker register; if it never ran, or has ended, say so: kvledger attest inventory FILE --gone WORKER "
-    "--evidence TEXT"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,121 +152,6 @@ def p1_control(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
             seq = one.case.control_disputes[0]
             detail = f"record {seq} names another kv.control than the one read"
             found.add("P1", VerdictReason.CHAIN_BREAK, one.subject, detail)
-
-
-def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
-    """Every registered holder has acked, and nobody writes who isn't registered."""
-    registry, scope = evidence.registry, evidence.request.scope
-    p2_inventory(evidence, found)
-    for stream, offset in sorted(evidence.strangers.items()):
-        found.add(
-            "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
-        )
-    request = f"request {evidence.request.number}"
-    if not evidence.scope_domains:
-        detail = "no domain of this scope is known"
-        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail)
-    if isinstance(scope, SubjectScope):
-        p2_subject(evidence, scope, request, found)
-    for domain in sorted(evidence.scope_domains - set(evidence.alias_keys)):
-        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, domain, "its alias key is not in the key ring")
-    if isinstance(scope, TenantScope):
-        for domain, tenant in sorted(registry.admissions):
-            if tenant == scope.tenant and registry.domains.get(domain) != tenant:
-                detail = f"{tenant} is admitted to it; whose blocks it holds can't be told"
-                found.add("P2", VerdictReason.SHARED_DOMAIN, domain, detail)
-    for one in owing:
-        for domain in owed_domains(evidence):
-            _acked(evidence, one, domain, found)
-        for name in sorted(one.case.strange_aliases if one.case is not None else ()):
-            detail = f"alias {name.hex()} belongs to a domain whose key is not in the ring"
-            found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
-
-
-def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Findings) -> None:
-    """Every leaf that is bound to the subject was looked at."""
-    if scope.pseudonym is None:
-        return
-    if evidence.bound is None:
-        detail, cure = "kv.subjects was not read", "audit where kv.subjects can be read"
-        found.add("P2", VerdictReason.NOT_EVALUATED, request, detail, cure=cure)
-    elif scope.leaves is None and evidence.bound:
-        detail = f"{len(evidence.bound)} leaves are bound to the subject; the request names none"
-        cure = "request the subject's deletion again: more leaves are bound by now"
-        found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail, cure=cure)
-
-
-def p2_inventory(evidence: Evidence, found: Findings) -> None:
-    """Whoever an outside inventory names is registered; a log that holds one wants one behind the request."""
-    registry, number = evidence.registry, evidence.request.number
-    if not registry.inventories:
-        found.assumptions.append("membership: self-declared")
-        return
-    behind = {offset: one for offset, one in registry.inventories.items() if offset > number}
-    if not behind:
-        detail = "the newest outside inventory was stated before the request"
-        found.add(
-            "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, f"request {number}", detail, waits=True, cure=STATE
-        )
-        return
-    workers = {epoch.body.worker for epoch in registry.epochs.values()}
-    pods = {(epoch.body.worker, epoch.body.pod) for epoch in registry.epochs.values()}
-    for offset, stated in sorted(behind.items()):
-        for member in stated.members:
-            known = member.worker in workers if member.pod is None else (member.worker, member.pod) in pods
-            if known:
-                continue
-            name = member.worker if member.pod is None else f"{member.worker} in pod {member.pod}"
-            told = f"named by {stated.source} (kv.control/{offset})"
-            gone = _stated_gone(registry, member, offset)
-            if gone is not None:
-                found.assumptions.append(f"member {name}, {told}, is gone by the word of kv.control/{gone}")
-                continue
-            detail = f"{told} and not registered"
-            found.add("P2", VerdictReason.MEMBERSHIP_INCOMPLETE, name, detail, cure=REGISTER)
-    newest = max(behind)
-    members, source = len(behind[newest].members), behind[newest].source
-    found.assumptions.append(f"membership: inventory of {members} by {source} (kv.control/{newest})")
-
-
-def _stated_gone(registry: ControlFold, member: InventoryMember, named_at: int) -> int | None:
-    """The inventory behind `named_at` that says last that the member is gone."""
-    saying = [
-        offset
-        for offset, stated in registry.inventories.items()
-        if offset > named_at
-        and any(one.worker == member.worker and one.pod in (None, member.pod) for one in stated.gone or ())
-    ]
-    return max(saying, default=None)
-
-
-def _acked(evidence: Evidence, one: Owing, domain: str, found: Findings) -> None:
-    ack = one.case.acks.get(domain) if one.case is not None else None
-    if ack is not None and ack.discharging:
-        return
-    refusal = one.case.refusals.get(domain) if one.case is not None else None
-    if refusal is not None:
-        waits = one.live and refusal.reason in ("blocks_in_use", "engine_error")
-        detail = f"{refusal.reason} in domain {domain}"
-        found.add("P2", VerdictReason.DELETE_REFUSED, one.subject, detail, waits=waits, cure=refusal.cure)
-        return
-    held = sorted(
-        name
-        for name, hold in evidence.registry.holds.items()
-        if hold.covers(domain, evidence.registry.domains.get(domain))
-    )
-    hold = f"; held: legal hold {held[0]} stands on it" if held else ""
-    cure = f"it waits until the hold is released: kvledger hold release {held[0]}" if held else ""
-    if one.live:
-        said = "no ack yet for" if ack is None else f"{ack.standing.old_left} old copies are left in"
-        detail = f"{said} domain {domain}{hold}"
-        found.add("P2", VerdictReason.FRONTIER_BEHIND, one.subject, detail, waits=True, cure=cure)
-    else:
-        reason = {
-            "fenced (timeout)": VerdictReason.DEATH_BY_TIMEOUT_ONLY,
-            "superseded": VerdictReason.EPOCH_UNFENCED,
-        }.get(one.absent, VerdictReason.MISSING_ACK)
-        found.add("P6", reason, one.subject, f"{one.absent}, and no ack for domain {domain}")
 
 
 def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:

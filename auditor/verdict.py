@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from auditor import condition, holding
+from auditor import condition, holding, membership
 from auditor.anchoring import Anchoring
 from auditor.case import StreamCase
 from auditor.condition import Findings, Owing
@@ -86,7 +86,7 @@ def examine(
     if "P1" not in without:
         condition.p1_control(evidence, owing, found)
     if "P2" not in without:
-        condition.p2_membership(evidence, owing, found)
+        membership.p2_membership(evidence, owing, found)
     for one in owing:
         if "P3" not in without:
             holding.p3_contiguous(evidence, one, found)

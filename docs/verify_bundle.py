@@ -2203,7 +2203,9 @@ class Trial:
             waits = live and refusal["reason"] in ("blocks_in_use", "engine_error")
             self.add("P2", "delete_refused", subject, waits)
         elif live:
-            self.add("P2", "frontier_behind", subject, True)
+            start = self.starts.get(one["epoch"]["partition"], 0)
+            lost = ack is None and start > 0 and (case is None or min(case.stream.seen, default=1) > 0)
+            self.add("P2", "retention_truncated" if lost else "frontier_behind", subject, True)
         else:
             words = {"fenced (timeout)": "death_by_timeout_only", "superseded": "epoch_unfenced"}
             self.add("P6", words.get(one["absent"], "missing_ack"), subject)

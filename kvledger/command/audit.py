@@ -276,6 +276,7 @@ async def _audit(
     from events.ids import Role
     from events.model.control import AuditNonce
     from events.signing import verify as holds
+    from events.topic import EVENTS
     from kvledger.audit_state import AuditStates
     from kvledger.checkpointing import judge_anchored
     from kvledger.control import connection, control_writer
@@ -302,6 +303,10 @@ async def _audit(
             verdicts = [
                 one.model_copy(update={"assumptions": (*one.assumptions, earlier)}) for one in verdicts
             ]
+        cut = sum(start > 0 for (topic, _), start in audit.starts.items() if topic == EVENTS.name)
+        if cut and archive is None:
+            lost = f"the log no longer holds the beginning of {counted(cut, 'partition')} of kv.events"
+            complaints = [*complaints, f"{lost}: --archive URL reads what was archived of them"]
         for complaint in complaints:
             typer.echo(f"kvledger: {complaint}", err=True)
         sha256s = {}

@@ -6,6 +6,7 @@ from events.chain import sha256
 from events.ids import Inventory, VerdictReason
 from events.model.control import DomainScope
 from events.model.part import Cleared, EngineLoss
+from tests.support.bundle import OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
 
@@ -127,3 +128,15 @@ def test_a_cut_event_log_says_so() -> None:
     verdict = fleet.verdict()
     assert VerdictReason.RETENTION_TRUNCATED in reasons(verdict)
     assert verdict.kind is PENDING
+
+
+def test_a_life_of_which_the_log_holds_nothing_any_more_is_not_just_waited_for() -> None:
+    fleet = Fleet()
+    fleet.finish()
+    held = fleet.log.events[fleet.a.partition]
+    fleet.log.starts[fleet.a.partition] = len(held)
+    made = bundle(fleet.log, fleet.request)
+    assert first_says(made, OPERATOR.public_key) == second_says(made, OPERATOR.public_key) == PENDING
+    about = [one for one in fleet.verdict().reasons if one.condition == "P2"]
+    assert {one.reason for one in about} == {VerdictReason.RETENTION_TRUNCATED}
+    assert all("--archive" in one.cure for one in about)
