@@ -10,7 +10,7 @@ from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.fold_state import Resumed
 from auditor.log import AuditReader, frontier
-from auditor.record import read_record
+from auditor.record import Views
 from auditor.registry import ControlFold, RequestRead
 from auditor.seen import SeenHashes
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
@@ -253,10 +253,11 @@ class LiveAudit:
         value, signature = record.value, record.signature
         header_sha256 = sha256(split_lines(value)[0])
         self.last[partition] = offset, self._watch(EVENTS.name, record, header_sha256)
+        views = Views(partition, offset, value, signature, header_sha256)
         for number, evidence in self.evidence.items():
             if self._from and offset < self._from[number][partition]:
                 continue
-            evidence.feed(read_record(partition, offset, value, signature, evidence.wanted, header_sha256))
+            evidence.feed(views.of(evidence.wanted))
 
     async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
         """Reads kv.events once more up to the frontier of the last round, for a bundle. Raises

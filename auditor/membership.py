@@ -9,7 +9,7 @@ from events.ids import VerdictReason
 from events.model.control import InventoryMember, SubjectScope, TenantScope
 
 STATE = "state the fleet's inventory again: kvledger attest inventory"
-ARCHIVED = "audit with the archive that has it: kvledger audit run --archive URL; if it has only begun, wait for its ack"
+ARCHIVED = "audit with its archive: kvledger audit run --archive URL; if it has only begun, wait for its ack"
 REGISTER = (
     "have this worker register; if it never ran, or has ended, say so: kvledger attest inventory FILE --gone WORKER "
     "--evidence TEXT"

@@ -86,6 +86,33 @@ def read_record(
     return assemble(partition, offset, line, signature, shown, wanted, header_sha256=header_sha256)
 
 
+class Views:
+    """One raw record as several requests see it: those that want the same parts share one view."""
+
+    __slots__ = ("_made", "_raw")
+
+    def __init__(
+        self, partition: int, offset: int, value: bytes, signature: bytes | None, header_sha256: bytes
+    ) -> None:
+        self._raw = partition, offset, value, signature, header_sha256
+        self._made: dict[frozenset[bytes], StreamRecord] = {}
+
+    def of(self, wanted: Wanted) -> StreamRecord | UnreadableRecord:
+        """As `read_record` gives it."""
+        partition, offset, value, signature, header_sha256 = self._raw
+        for made in self._made.values():
+            aliases = wanted(made.header)
+            named = (ref.alias for ref in made.header.parts if ref.alias is not None)
+            known = self._made.get(frozenset(one for one in named if aliases is None or one in aliases))
+            if known is not None:
+                return known
+            break
+        view = read_record(partition, offset, value, signature, wanted, header_sha256)
+        if isinstance(view, StreamRecord):
+            self._made[frozenset(view.parts)] = view
+        return view
+
+
 def assemble(
     partition: int,
     offset: int,
