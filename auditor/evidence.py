@@ -116,10 +116,11 @@ class Evidence:
         return frozenset(d for d in known if covers_domain(scope, d, registry.domains.get(d)))
 
     def aliases(self, worker: str, rank: int, epoch_no: int) -> dict[bytes, str]:
-        """alias -> domain in scope, for one stream."""
+        """alias -> domain in scope, for one stream, in the domains' order: whoever judges the log again gives the same
+        reasons in the same order."""
         return {
             alias(self.alias_keys[domain], worker, rank, epoch_no): domain
-            for domain in self.scope_domains
+            for domain in sorted(self.scope_domains)
             if domain in self.alias_keys
         }
 

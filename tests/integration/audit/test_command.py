@@ -115,7 +115,8 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     for path, key, expected in (
         (elsewhere, operator, 4),
         (bundle, "00" * 32, 4),
-        (home_file(tmp_path), operator, ExitCode.USAGE),
+        (home_file(tmp_path), operator, 4),
+        (tmp_path / "none", operator, ExitCode.USAGE),
         (bundle, "00", ExitCode.USAGE),
     ):
         done = kvledger("audit", "verify", str(path), "--key", key, home=published.home)

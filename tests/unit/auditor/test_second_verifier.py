@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import random
 import subprocess
 import sys
@@ -200,6 +201,25 @@ def test_as_a_program_it_ends_with_the_documented_exit_codes(tmp_path: Path, pro
         done = run(str(path), OPERATOR.public_key.hex())
         assert (done.returncode, done.stdout.strip()) == (code, word), done.stderr
         assert done.stderr.startswith("invalid, it proves nothing: ") == (code == 4)
+
+
+def test_another_process_gives_the_same_reasons_in_the_same_order() -> None:
+    program = (
+        "from auditor.verdict import judge\n"
+        "from tests.support.audit_story import Story\n"
+        "story = Story(18, 0.0)\n"
+        "print(judge(story.log.evidence(story.request), story.log.frontier()).model_dump_json())\n"
+    )
+    said = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path.cwd())}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, env=environment
+        )
+        assert done.stdout.count("open_transfer") == 2
+        said.add(done.stdout)
+    assert len(said) == 1
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
