@@ -79,7 +79,7 @@ async def test_a_log_that_kafka_has_dropped_is_proven_from_its_archive(
     assert (code, state["released"]) == (0, ends)
 
     code, alone = published.verdict(request)
-    assert (code, {reason.reason for reason in alone.reasons}) == (3, {"frontier_behind", "not_evaluated"})
+    assert (code, {reason.reason for reason in alone.reasons}) == (3, {"retention_truncated", "not_evaluated"})
 
     operator = published.log.control.signers[Role.OPERATOR].public_key
     bundle = tmp_path / "proof.jsonl"
@@ -120,7 +120,7 @@ async def test_an_archive_alone_gives_the_same_verdict_without_a_broker(
 
     done = alone(place, "--key", operator.hex(), "--bundle", str(bundle))
     assert done.code == 0, done.error
-    assert "no network here" not in done.error
+    assert not done.refused
     assert Verdict.model_validate_json(done.out) == whole
     assert f"kv.control/0@{len(published.log.control.records)}" in done.error
     code, out, _ = published.run("verify", str(bundle), "--key", operator.hex(), "--json")
@@ -153,7 +153,7 @@ async def test_an_archive_alone_gives_the_same_verdict_without_a_broker(
     done = without_network(
         "audit", "run", "--request", "2", "--archive", str(place), "--offline", home=published.home
     )
-    assert (done.code, "no deletion request 2" in done.error) == (2, True)
+    assert (done.code, "no deletion request 2" in done.error) == (64, True)
 
 
 async def test_a_subjects_bindings_are_sealed_archived_and_needed_for_its_proof(
