@@ -79,7 +79,10 @@ async def test_a_log_that_kafka_has_dropped_is_proven_from_its_archive(
     assert (code, state["released"]) == (0, ends)
 
     code, alone = published.verdict(request)
-    assert (code, {reason.reason for reason in alone.reasons}) == (3, {"retention_truncated", "not_evaluated"})
+    assert (code, {reason.reason for reason in alone.reasons}) == (
+        3,
+        {"retention_truncated", "not_evaluated"},
+    )
 
     operator = published.log.control.signers[Role.OPERATOR].public_key
     bundle = tmp_path / "proof.jsonl"
