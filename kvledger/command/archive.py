@@ -156,7 +156,7 @@ def _check(to: str, key: str, log: str | None, *, as_json: bool) -> None:
     from auditor.archive.failure import ArchiveError
     from auditor.archive.log_archive import LogArchive, logs_in
     from auditor.archive.store import FsspecStore
-    from kvledger.command.audit import public_key_of
+    from kvledger.command.proof_file import public_key_of
 
     trusted = public_key_of(key)
     store = FsspecStore(to)

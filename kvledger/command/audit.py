@@ -1,4 +1,4 @@
-"""`kvledger audit run|show|verify`: replay the log, judge deletion requests, prove the verdict to others."""
+"""`kvledger audit run|show`: replay the log, judge deletion requests, write the verdict and its proof."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import secrets
 import time
 from pathlib import Path
-from string import hexdigits
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.verdict_text import EXIT_CODES, SHOWN_REASONS, print_verdict
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings, load_settings
 from kvledger.whole_file import write_whole
@@ -20,22 +20,14 @@ from kvledger.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from auditor.anchoring import Anchor, WitnessPolicy
+    from auditor.anchoring import Anchor
     from auditor.finding import Verdict
     from auditor.live import LiveAudit
-    from auditor.proof import Predicate
     from events.model.audit import VerdictGiven
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 PRECEDENCE = ("REFUTED", "PENDING", "UNPROVABLE", "PROVEN")
-EXIT_CODES = {
-    "PROVEN": ExitCode.OK,
-    "REFUTED": ExitCode.REFUTED,
-    "UNPROVABLE": ExitCode.UNPROVABLE,
-    "PENDING": ExitCode.PENDING,
-}
 AUDIT_TIMEOUT_S = 20.0
-SHOWN_REASONS = 12
 MOST_REASONS, MOST_CHARS = 200, 1_000
 """Of what a record of kv.audit holds, so that it stays below a topic's limit; a bundle has all of it."""
 
@@ -44,6 +36,7 @@ def register(app: typer.Typer) -> None:
     """Adds the group."""
     from kvledger.command.archive import archive
     from kvledger.command.audit_index import audit_index
+    from kvledger.command.audit_verify import verify
     from kvledger.command.checkpoint import checkpoint
     from kvledger.command.render import render
     from kvledger.command.report import report
@@ -105,6 +98,7 @@ def run(
     numbers = None if every else ([] if request is None else [request])
     if offline:
         from kvledger.command.audit_offline import audit_offline
+        from kvledger.command.proof_file import public_key_of
 
         trusted = None if key is None else public_key_of(key)
         work = audit_offline(settings, archive or "", numbers, key=trusted, bundle=bundle)
@@ -118,7 +112,7 @@ def run(
         typer.echo(json.dumps({"verdicts": documents} if every else documents[0]))
     else:
         for verdict in verdicts:
-            _print(verdict)
+            print_verdict(verdict)
     kinds = {verdict.kind.value for verdict in verdicts}
     worst = next((kind for kind in PRECEDENCE if kind in kinds), "PROVEN")
     if EXIT_CODES[worst]:
@@ -154,82 +148,6 @@ def show(
             typer.echo(f"bundle {given.bundle_sha256.hex()}")
     if EXIT_CODES[given.verdict.value]:
         raise typer.Exit(EXIT_CODES[given.verdict.value])
-
-
-def verify(
-    bundle: Annotated[Path, typer.Argument(help="a file that `audit run --bundle` wrote")],
-    key: Annotated[
-        str, typer.Option(help="the operator's or auditor's public key: 64 hex characters or a file")
-    ],
-    witness: Annotated[
-        list[str] | None,
-        typer.Option(help="a witness's key that you trust yourself, whatever the bundle says; repeatable"),
-    ] = None,
-    quorum: Annotated[
-        int | None, typer.Option(min=0, help="how many of them are needed; default: all")
-    ] = None,
-    tsa: Annotated[
-        Path | None, typer.Option(help="PEM certificates of the time-stamping authority that you trust")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Verify a bundle or a report offline, from the file and one public key, and recompute what it says.
-
-    With --witness the log that the verdict rests on must be cosigned by those too, with --tsa its checkpoint must be
-    time-stamped by that authority; otherwise the exit code is 2 where it would be 0. Exit code 0 PROVEN, 1 REFUTED,
-    2 UNPROVABLE, 3 PENDING, 4 if the file proves nothing: garbled, cut, edited, or of another log or key. 64: wrong
-    usage, there is no such file or the key is none; nothing was verified.
-
-    Example: kvledger audit verify proof.jsonl --key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
-    """
-    from auditor.paper.element import moment
-    from auditor.proof import BundleError, read_statement
-    from auditor.report import is_report
-    from auditor.verify import verify_bundle
-    from kvledger.command.report import check_report
-    from kvledger.stamping import look, require
-
-    trusted = public_key_of(key)
-    mine = _policy(witness or [], quorum)
-    raw = read_file(bundle)
-    if is_report(raw):
-        check_report(bundle, raw, trusted, mine, tsa, as_json=as_json)
-        return
-    try:
-        verified = verify_bundle(raw, trusted)
-        stamp = look(verified.checked, verified.stamp, tsa)
-    except BundleError as error:
-        raise CommandError(f"{bundle}: {error}", exit_code=ExitCode.BUNDLE_INVALID) from error
-    witnessed = verified.witnessed(mine)
-    stated = read_statement(verified.payload).predicate
-    if as_json:
-        found = {
-            "signer": verified.signer,
-            "anchor": verified.anchor,
-            "witnessed": witnessed,
-            "by_digest": verified.by_digest,
-            "time_stamp": stamp.fault or stamp.line.strip(),
-            **stated.model_dump(mode="json", include={"given_ms", "attestations", "holds"}),
-        }
-        typer.echo(json.dumps({**found, **_document(verified.verdict)}))
-    else:
-        typer.echo(f"signed by auditor {verified.signer}, vouched for by the {verified.anchor}'s key")
-        _print(verified.verdict, stated)
-        if stated.given_ms is not None:
-            typer.echo(f"  given {moment(stated.given_ms)} by the auditor's clock")
-        for note in verified.notes():
-            typer.echo(f"  {note}")
-        if stamp.line:
-            typer.echo(stamp.line)
-        if mine.keys:
-            typer.echo(
-                f"  its log is cosigned by {witnessed} of the {counted(len(mine.keys), 'witness', 'witnesses')} given"
-            )
-    if verified.verdict.kind == "PROVEN":
-        require_witnesses(witnessed, mine.quorum)
-        require(stamp, tsa)
-    if EXIT_CODES[verified.verdict.kind.value]:
-        raise typer.Exit(EXIT_CODES[verified.verdict.kind.value])
 
 
 async def audit_requests(
@@ -448,95 +366,6 @@ async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
 
 def _ignore(_: str) -> None:
     """What the registry ignored doesn't matter to somebody who only wants to see a verdict."""
-
-
-def _document(verdict: Verdict) -> dict[str, object]:
-    return dict(verdict.model_dump(mode="json"))
-
-
-def _print(verdict: Verdict, stated: Predicate | None = None) -> None:
-    """`stated` is the proof's own statement, where there is one: it says on whose word an exit rests."""
-    from auditor.paper.answer import answer_line
-    from auditor.paper.element import visible
-    from auditor.paper.legal_hold import hold_notices
-
-    typer.echo(f"request {verdict.request} ({verdict.scope.type}): {verdict.kind.value}")
-    standing = " ".join(f"{name}:{value}" for name, value in verdict.conditions.items())
-    typer.echo(f"  conditions  {standing}")
-    for one in verdict.counterexamples:
-        typer.echo(f"  ! {one.what}")
-        typer.echo(
-            f"    {one.worker}/{one.rank}/{one.epoch} record {one.seq} (kv.events/{one.partition}@{one.offset})"
-        )
-    for notice in hold_notices(stated.holds if stated is not None else ()):
-        typer.echo(visible(f"  {notice.title}: {notice.text}"))
-    for reason in verdict.reasons[:SHOWN_REASONS]:
-        waits = ", waiting" if reason.waits else ""
-        typer.echo(f"  {reason.condition} {reason.reason.value}{waits}: {reason.subject}: {reason.detail}")
-        typer.echo(f"     cure: {reason.cure}")
-    if len(verdict.reasons) > SHOWN_REASONS:
-        more = counted(len(verdict.reasons) - SHOWN_REASONS, "more reason")
-        typer.echo(f"  … and {more} (--json shows all)")
-    for holder in verdict.holders:
-        where = f"{holder.worker}/{holder.rank}/{holder.holder}"
-        typer.echo(visible(f"  holder {where}: {answer_line(verdict, holder, stated)}"))
-    ended = ("removed", "cleared", "died", "evicted", "rejected", "recreated")
-    typer.echo("  copies " + ", ".join(f"{name} {getattr(verdict, name)}" for name in ended))
-    for assumption in verdict.assumptions:
-        typer.echo(f"  assumes {assumption}")
-
-
-def _policy(keys: list[str], quorum: int | None) -> WitnessPolicy:
-    from auditor.anchoring import PolicyError, make_policy
-
-    try:
-        return make_policy(keys, len(keys) if quorum is None else quorum)
-    except PolicyError as error:
-        raise _usage(f"--witness, --quorum: {error}") from error
-
-
-def require_witnesses(witnessed: int, quorum: int) -> None:
-    """Raises CommandError if fewer of a reader's own witnesses than he needs have cosigned."""
-    if witnessed < quorum:
-        raise CommandError(
-            f"witness_quorum_missing: the log is cosigned by {witnessed} of the "
-            f"{counted(quorum, 'witness', 'witnesses')} that you need",
-            advice="ask for a file whose checkpoint they have cosigned",
-            exit_code=ExitCode.UNPROVABLE,
-        )
-
-
-def read_file(path: Path) -> bytes:
-    """A bundle's or report's bytes. Raises CommandError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CommandError(
-            f"{path} can't be read: {error.strerror}",
-            advice="name a bundle or a report, as `kvledger audit run --bundle` and `kvledger audit report` write them",
-            exit_code=ExitCode.USAGE,
-        ) from error
-
-
-def public_key_of(text: str, option: str = "--key", command: str = "audit") -> bytes:
-    """A public key given as hex or as a file that holds it in hex. Raises CommandError naming the option, and the
-    help of the command that has it."""
-
-    def wrong(message: str) -> CommandError:
-        advice = f"kvledger {command} --help"
-        return CommandError(f"{option}{message}", advice=advice, exit_code=ExitCode.USAGE)
-
-    path = Path(text)
-    if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):
-        raise wrong(f": there is no file {text}; give a file's path or 64 hexadecimal characters")
-    try:
-        content = path.read_text() if len(text) < 4_096 and path.is_file() else text
-        raw = bytes.fromhex(content.strip())
-    except (OSError, ValueError) as error:
-        raise wrong(" takes 64 hexadecimal characters, or a file that holds them") from error
-    if len(raw) != 32:
-        raise wrong(" takes a public key of 32 bytes in hexadecimal")
-    return raw
 
 
 def _usage(message: str) -> CommandError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.listing import place_of, tell_rows
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
 
@@ -109,18 +110,12 @@ def list_holds(as_json: Json = False) -> None:
 
     Example: kvledger hold list --json
     """
-    from kvledger.control import connection, or_unavailable, read_registry
-
-    settings = load_settings()
-    rows = rows_of(asyncio.run(or_unavailable(lambda: read_registry(connection(settings)))))
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    if not rows:
-        typer.echo("no legal hold stands; `kvledger hold place --help`")
-    for row in rows:
-        where = f"tenant {row['tenant']}" if row["tenant"] else f"domain {row['domain']}"
-        typer.echo(f"{row['hold']}\t{where}\tby {row['placed_by']}\t{row['reason']}")
+    tell_rows(
+        rows_of,
+        lambda row: f"{row['hold']}\t{place_of(row)}\tby {row['placed_by']}\t{row['reason']}",
+        "no legal hold stands; `kvledger hold place --help`",
+        as_json=as_json,
+    )
 
 
 def rows_of(registry: Registry) -> list[dict[str, object]]:

@@ -104,7 +104,7 @@ def grant(
     """
     from pydantic import ValidationError
 
-    from kvledger.command.audit import public_key_of
+    from kvledger.command.proof_file import public_key_of
 
     key = public_key_of(public_key, "PUBLIC_KEY", "key grant")
     settings = load_settings()
@@ -243,7 +243,7 @@ async def _say(settings: Settings, body: Granted | Revoked) -> int:
 
 async def _revoke(settings: Settings, key: str) -> tuple[bytes, int]:
     from events.ids import KeyId
-    from kvledger.command.audit import public_key_of
+    from kvledger.command.proof_file import public_key_of
     from kvledger.control import connection, or_unavailable, read_registry
 
     registry = await or_unavailable(lambda: read_registry(connection(settings)))

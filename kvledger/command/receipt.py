@@ -39,7 +39,7 @@ def verify(
 
     from auditor.proof import BundleError, unseal
     from events.receipt import Receipt
-    from kvledger.command.audit import public_key_of
+    from kvledger.command.proof_file import public_key_of
 
     public_key = public_key_of(key, "--key", "receipt verify")
     try:

@@ -97,7 +97,7 @@ def _read(path: Path, key: str | None) -> tuple[bytes, Paper, dict[str, Ledger]]
     from auditor.statement import program_version
     from auditor.verify import verify_bundle
     from events.chain import sha256
-    from kvledger.command.audit import public_key_of, read_file
+    from kvledger.command.proof_file import public_key_of, read_file
 
     raw = read_file(path)
     source = Source(sha256(raw).hex(), len(raw), f"kvledger {program_version()}")

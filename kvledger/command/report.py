@@ -70,7 +70,7 @@ def check_report(
     """`audit verify` for a report. Raises CommandError, or typer.Exit with the documented code."""
     from auditor.proof import BundleError
     from auditor.report import verify_report
-    from kvledger.command.audit import require_witnesses
+    from kvledger.command.audit_verify import require_witnesses
     from kvledger.stamping import look, require
 
     try:
@@ -93,7 +93,7 @@ def check_report(
 
 
 def _end(verified: VerifiedReport) -> None:
-    from kvledger.command.audit import EXIT_CODES
+    from kvledger.command.verdict_text import EXIT_CODES
 
     if EXIT_CODES[verified.kind.value]:
         raise typer.Exit(EXIT_CODES[verified.kind.value])

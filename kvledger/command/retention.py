@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvledger.command.listing import place_of, tell_rows
 from kvledger.duration import HOUR_S, seconds_of
 from kvledger.failure import CommandError, ExitCode, plain
 from kvledger.settings import load_settings
@@ -103,18 +104,12 @@ def list_policies(as_json: Json = False) -> None:
 
     Example: kvledger retention list --json
     """
-    from kvledger.control import connection, or_unavailable, read_registry
-
-    settings = load_settings()
-    rows = rows_of(asyncio.run(or_unavailable(lambda: read_registry(connection(settings)))))
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    if not rows:
-        typer.echo("no retention policy is set; `kvledger retention set --help`")
-    for row in rows:
-        where = f"tenant {row['tenant']}" if row["tenant"] else f"domain {row['domain']}"
-        typer.echo(f"{where}\t{_shown(row['retain_s'], row['prove_within_s'])}")
+    tell_rows(
+        rows_of,
+        lambda row: f"{place_of(row)}\t{_shown(row['retain_s'], row['prove_within_s'])}",
+        "no retention policy is set; `kvledger retention set --help`",
+        as_json=as_json,
+    )
 
 
 def rows_of(registry: Registry) -> list[dict[str, object]]:

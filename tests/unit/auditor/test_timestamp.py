@@ -17,7 +17,7 @@ from auditor.timestamp import Authority, StampError, ask, check_stamp, read_stam
 from auditor.timestamp_order import in_order
 from auditor.verify import verify_bundle
 from events.chain import sha256
-from kvledger.command.audit import verify
+from kvledger.command.audit_verify import verify
 from kvledger.failure import CommandError, ExitCode
 from tests.support.bundle import OPERATOR, bundle, second_says
 from tests.support.deletion_case import Fleet
