@@ -123,9 +123,9 @@ class Moment(Record):
 
 
 class AttestationStated(Record):
-    """A record that ends what a holder owes: `kind` is "exit_attested" (of `subject`, "WORKER LIFE") or
-    "holder_destroyed" (of a store). `attester` is who says it, by the record; `signer` the id of the key that
-    signed it; `evidence` what is offered for it."""
+    """A record that ends what a holder owes: `kind` is "exit_attested" (of `subject`, "WORKER LIFE"),
+    "holder_destroyed" (of a store) or "key_destroyed" ("KEY in RING"). `attester` is who says it, by the record;
+    `signer` the id of the key that signed it; `evidence` what is offered for it."""
 
     offset: int
     kind: str

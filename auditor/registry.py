@@ -77,7 +77,7 @@ TIMED_KINDS = frozenset(
 )
 """Kinds that a proof's timeline names."""
 
-WORD_KINDS = frozenset({"exit_attested", "holder_destroyed", "hold_set", "hold_released"})
+WORD_KINDS = frozenset({"exit_attested", "holder_destroyed", "key_destroyed", "hold_set", "hold_released"})
 """Kinds of which a proof tells what was said, and by whom."""
 
 

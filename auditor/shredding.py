@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from auditor.case import StreamCase
     from auditor.evidence import Evidence
 
+SHREDDED = "key destroyed in rings "
+"""How a discharge begins that rests on keys."""
 NOBODYS = ""
 """Stands for what belongs to no domain that can be named."""
 
@@ -36,7 +38,7 @@ class Shredding:
     @property
     def discharge(self) -> str:
         """What a holder's row says; "" if it isn't discharged so."""
-        return f"key destroyed in rings {', '.join(self.rings)}" if self.rings else ""
+        return f"{SHREDDED}{', '.join(self.rings)}" if self.rings else ""
 
     def assumption(self, durable_id: str) -> str:
         """What the discharge rests on, besides the attestations."""
@@ -75,6 +77,15 @@ def told_into(case: StreamCase, record: StreamRecord, landed: list[Landing]) -> 
             store = durable.get(event.holder)
             if store is not None:
                 yield store, NOBODYS
+
+
+def declared_keys(evidence: Evidence, durable_id: str) -> frozenset[bytes]:
+    """Keys under which anything that the request may cover may lie in a store."""
+    aliases: set[bytes | None] = {None}
+    for domain in evidence.scope_domains & set(evidence.alias_keys):
+        aliases.add(store_alias(evidence.alias_keys[domain], durable_id))
+    every = [evidence.registry.encrypted.get((durable_id, alias), []) for alias in aliases]
+    return frozenset(key for declared in every for _, key in declared if key is not None)
 
 
 def shredded(evidence: Evidence, durable_id: str) -> Shredding:

@@ -26,8 +26,16 @@ from auditor.proof import (
     StampStated,
     WitnessStated,
 )
+from auditor.shredding import SHREDDED, declared_keys
 from auditor.verdict import is_canary
-from events.model.control import ExitAttested, HolderDestroyed, HoldReleased, HoldSet, TenantScope
+from events.model.control import (
+    ExitAttested,
+    HolderDestroyed,
+    HoldReleased,
+    HoldSet,
+    KeyDestroyed,
+    TenantScope,
+)
 from events.signing import key_id
 
 SHOWN_MOMENTS = 500
@@ -148,9 +156,13 @@ def _timeline(evidence: Evidence) -> Iterator[Moment]:
 
 
 def _attestations(verdict: Verdict, evidence: Evidence) -> Iterator[AttestationStated]:
-    """The records that some holder's discharge names, and those of destroyed stores."""
+    """The records that some holder's discharge names, and those of destroyed stores and of shredded ones' keys."""
     named = {int(offset) for one in verdict.holders for offset in _NAMED.findall(one.discharge)}
     stores = {one.durable_id for one in verdict.holders if one.discharge == "destroyed"}
+    shreds = {
+        one.durable_id for one in verdict.holders if one.discharge.startswith(SHREDDED) and one.durable_id
+    }
+    keys = frozenset[bytes]().union(*(declared_keys(evidence, store) for store in shreds))
     for word in evidence.registry.words:
         attester: str | None = None
         match word.body:
@@ -158,6 +170,8 @@ def _attestations(verdict: Verdict, evidence: Evidence) -> Iterator[AttestationS
                 subject, attester = f"{body.worker} {body.engine_life}", body.attester
             case HolderDestroyed() as body if body.durable_id in stores:
                 subject = body.durable_id
+            case KeyDestroyed() as body if body.key in keys:
+                subject = f"{body.key.hex()} in {body.ring}"
             case _:
                 continue
         yield AttestationStated(

@@ -2498,13 +2498,25 @@ class Trial:
         """Whose word ended what these holders owe: exits that a discharge names, and destructions of stores."""
         named = {int(at) for one in holders for at in re.findall(r"kv\.control/(\d+)", one["discharge"])}
         stores = {one["durable_id"] for one in holders if one["discharge"] == "destroyed"}
+        shreds = {
+            one["durable_id"] for one in holders if one["discharge"].startswith("key destroyed in rings ")
+        }
+        names = {
+            (store, None if domain is None else store_alias_of(self.keys[domain], store))
+            for store in shreds
+            for domain in (None, *(self.domains & self.keys.keys()))
+        }
+        keys = {key for _, store, alias, key in self.control.ciphers if (store, alias) in names}
         found = []
         for offset, header, body in self.control.words:
             subject, attester = body.get("durable_id"), None
+            if body["kind"] == "key_destroyed":
+                subject = f"{body['key'].hex()} in {body['ring']}"
             if body["kind"] == "exit_attested":
                 subject, attester = f"{body['worker']} {body['engine_life']}", body["attester"]
             exit_ = body["kind"] == "exit_attested" and offset in named
-            if exit_ or (body["kind"] == "holder_destroyed" and body["durable_id"] in stores):
+            key = body["kind"] == "key_destroyed" and body["key"] in keys
+            if exit_ or key or (body["kind"] == "holder_destroyed" and body["durable_id"] in stores):
                 found.append(
                     {
                         "offset": offset, "kind": body["kind"], "subject": subject, "attester": attester,

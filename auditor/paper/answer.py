@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from auditor.finding import HolderFound, Reason, Verdict
-from auditor.paper.wording import SHREDDED
 from auditor.proof import AttestationStated, HoldStated, Predicate
+from auditor.shredding import SHREDDED
 from events.ids import VerdictReason
 
 EYEWITNESSES = {
@@ -48,7 +48,11 @@ def answer_of(
         said = "".join(f", by the word of {whose_word(one)}" for one in words[:1])
         return Answer("the store was stated to be destroyed", f"the store is destroyed{said}")
     if told.startswith(SHREDDED):
-        return Answer("the store's keys were destroyed", f"what it keeps can't be read any more: {told}")
+        words = [one for one in attestations if one.kind == "key_destroyed"]
+        said = "".join(f"; {one.subject} by the word of {whose_word(one)}" for one in words)
+        return Answer(
+            "the store's keys were destroyed", f"what it keeps can't be read any more: {told}{said}"
+        )
     words = [one for one in attestations if one.offset in named]
     for one in words:
         if one.attester in EYEWITNESSES:
@@ -82,6 +86,8 @@ def whose_word(one: AttestationStated) -> str:
 
 def word_assumed(one: AttestationStated) -> str:
     """That an exit or a destruction is somebody's word, as an assumption."""
+    if one.kind == "key_destroyed":
+        return f"That key {one.subject} is destroyed is the word of {whose_word(one)}."
     if one.kind == "holder_destroyed":
         return f"That store {one.subject} is destroyed is the word of {whose_word(one)}."
     if one.attester in EYEWITNESSES:

@@ -233,9 +233,6 @@ MOMENTS: dict[str, str] = {
 }
 
 
-SHREDDED = "key destroyed in rings "
-
-
 def scope_in_words(scope: Scope) -> str:
     match scope:
         case TenantScope():

@@ -160,8 +160,8 @@ async def test_what_cannot_be_asked_ends_with_its_code(stack: Path, tmp_path: Pa
         for arguments, home, code in (
             (("http://127.0.0.1:1",), stack, 69),
             ((engine.http_url, "--lookup-url", "http://127.0.0.1:1"), tmp_path, 69),
-            (("nonsense",), stack, 2),
-            ((engine.http_url, "--events", "5557"), stack, 2),
+            (("nonsense",), stack, 64),
+            ((engine.http_url, "--events", "5557"), stack, 64),
         ):
             done = await asyncio.to_thread(kvledger, "doctor", *arguments, home=home)
             assert done.returncode == code, (arguments, failure(done))

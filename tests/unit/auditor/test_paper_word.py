@@ -13,15 +13,17 @@ from auditor.paper.element import moment
 from auditor.paper.html import to_html
 from auditor.paper.pdf import to_pdf
 from auditor.paper.sheet import proof_paper
-from auditor.proof import CLAIMS, seal, unseal
+from auditor.proof import CLAIMS, read_statement, seal, unseal
 from auditor.shredding import Shredding
 from events.ids import Role, VerdictKind
+from events.keyring import storage_key_id
 from events.model.control import ExitAttested, HolderDestroyed, HoldReleased, HoldSet
 from events.model.part import Ack, Cleared, Closed, Refused, RequestStanding
 from tests.support.audit_log import AuditLog
 from tests.support.audit_story import Story
 from tests.support.bundle import AUDITOR, INVALID, OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import Fleet
+from tests.support.encrypted_store import KEYS, EncryptedStore
 from tests.support.page import read_page
 from tests.support.paper_case import GIVEN_MS, checked, made, pdf_text, pending, proven, refuted, unprovable
 
@@ -162,6 +164,27 @@ def test_a_destroyed_store_says_by_whose_word() -> None:
         "nas-1",
         "shredded, certificate 17",
     )
+
+
+def test_a_shredded_store_says_by_whose_word_each_key_is_gone() -> None:
+    store = EncryptedStore()
+    store.end()
+    store.declare("umbrella", "k-umbrella")  # another tenant's: its key is nobody's affair here
+    store.list_rings("k-umbrella", "a")
+    store.destroy("k-umbrella", "a")
+    store.destroy_all()
+    store.log.nonce(store.request)
+    raw = bundle(store.log, store.request)
+    assert first_says(raw, OPERATOR.public_key) == second_says(raw, OPERATOR.public_key) == VerdictKind.PROVEN
+    document = json.loads(unseal(raw.partition(b"\n")[0])[1])
+    said = [one for one in document["predicate"]["attestations"] if one["kind"] == "key_destroyed"]
+    wanted = {f"{storage_key_id(key).hex()} in {ring}" for key in KEYS.values() for ring in ("a", "b")}
+    assert {one["subject"] for one in said} == wanted
+    stated = read_statement(unseal(raw.partition(b"\n")[0])[1]).predicate
+    (disk,) = [one for one in stated.verdict.holders if one.holder == "disk"]
+    text = answer_of(stated.verdict, disk, stated.attestations or ()).text
+    assert all(subject in text for subject in wanted)
+    assert text.count("erased") == len(wanted)
 
 
 def test_a_refusal_is_told_as_one_with_its_reason() -> None:
