@@ -114,7 +114,7 @@ async def test_holds_and_policies_are_placed_listed_and_released(settings: Setti
     assert "no hold" in await console.refused("hold", "release", "case-7")
     keep = ("retention", "set", "--tenant", "default")
     assert "--none" in await console.refused(*keep)
-    assert "retain_s" in await console.refused(*keep, "--retain-hours", "0.001")
+    assert "--retain-hours takes 0.017" in await console.refused(*keep, "--retain-hours", "0.001")
     await console.run(*keep, "--retain-hours", "24", "--prove-within-hours", "4")
     (row,) = await console.run("retention", "list")
     assert (row["tenant"], row["retain_s"], row["prove_within_s"]) == ("default", 86_400, 14_400)
