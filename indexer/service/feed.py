@@ -84,6 +84,7 @@ class ViewFeed:
         self._waiters: list[asyncio.Future[None]] = []
         self._view: LocalView | None = None
         self._queues: dict[int, deque[RawRecord]] = {}
+        self._given: dict[int, int] = {}
         self._credits_ns: dict[int, int] = {}
         self._complained_ns: dict[str, int] = {}
         self._log_end = LogEnd(connection.topic(EVENTS), monotonic_ns=monotonic_ns)
@@ -251,6 +252,7 @@ class ViewFeed:
         """Partitions take turns by time, so that one that has much to read, or large records, delays the others
         by about a turn and a record. What the index puts off is worked in between."""
         self._queues.clear()
+        self._given.clear()
         while True:
             idle = not self._queues and view.work(0)
             records = await tail.fetch_evenly(
@@ -261,10 +263,11 @@ class ViewFeed:
                 await self._pass_marks(view, tail)
 
     async def _pass_marks(self, view: LocalView, tail: EvenTail) -> None:
-        """Behind the last record of a partition there may be a transaction's mark, which nobody is given."""
+        """Behind the last record of a partition there may be a transaction's mark, which nobody is given: where the
+        view has taken all that was given, it is as far as the reader."""
         topic = self._connection.topic(EVENTS)
-        at = {p: await tail.position(topic, p) for p in range(view.registry.partitions)}
-        self._check_caught_up(at)
+        taken = [p for p in range(view.registry.partitions) if view.position(p) >= self._given.get(p, 0)]
+        self._check_caught_up({p: await tail.position(topic, p) for p in taken})
         self._wake()
 
     async def _apply(self, view: LocalView, records: list[RawRecord]) -> None:
@@ -272,6 +275,7 @@ class ViewFeed:
         one record can, waits until the others have had as much."""
         for record in records:
             self._queues.setdefault(record.partition, deque()).append(record)
+            self._given[record.partition] = record.offset + 1
         newest: int | None = None
         for partition, queue in list(self._queues.items()):
             credit_ns = min(TURN_NS, self._credits_ns.get(partition, 0) + TURN_NS)
