@@ -45,12 +45,12 @@ def stated(copies: Copies, landing: Mapping[str, tuple[bytes, int]]) -> list[Dom
 def listed(
     holder: str, known: Mapping[tuple[str, bytes], int | None], landing: Mapping[str, tuple[bytes, int]]
 ) -> list[CopyRun]:
-    """One holder's copies as a snapshot lists them."""
+    """One holder's copies as a snapshot lists them; what is on its way comes to the GPU."""
     coming = {one for one, _ in landing.values()}
     runs = [
         CopyRun(profile=0, admitted_after=after, ids=(one,), parents=(bytes(16),))
         for (where, one), after in known.items()
-        if where == holder and one not in coming
+        if where == holder and not (where == "gpu" and one in coming)
     ]
     if holder == "gpu":
         runs += [

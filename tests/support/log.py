@@ -149,6 +149,7 @@ class ControlLog:
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     signers: dict[Role, Signer] = field(default_factory=dict)
     secret: bytes = b""
+    _said: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for role in Role:
@@ -170,9 +171,10 @@ class ControlLog:
         given: dict[str, Any] = {"log": self.log, "signer": key.id, "role": role, **more}
         written_ms = 1
         value, line = encode_control(body, written_ms=written_ms, **given)
-        while any(value == before for before, _ in self.records):
+        while value in self._said:
             written_ms += 1
             value, line = encode_control(body, written_ms=written_ms, **given)
+        self._said.add(value)
         self.records.append((value, key.sign(line)))
         return len(self.records) - 1
 
