@@ -13,7 +13,7 @@ from events.chain import sha256
 from events.codec import encode_control
 from events.errors import SignatureError
 from events.fold.registry import Registry
-from events.ids import Role
+from events.ids import KeyId, Role
 from events.kafka.connection import (
     KafkaConnection,
     LogTail,
@@ -52,10 +52,14 @@ class Rising:
         return self._last_ms
 
 
+WhyNot = Callable[[KeyId, Role, ControlBody], str]
+
+
 class ControlWriter:
     """Appends signed records and reads each back before it answers, so an answer names what the log holds.
 
-    `signers` maps a role to the key that acts under it; `log` is the log's id; `wall_ms` an injected clock.
+    `signers` maps a role to the key that acts under it; `log` is the log's id; `wall_ms` an injected clock. `why_not`,
+    a registry's, says why folds would ignore a record for its signer's sake: then nothing is written.
     """
 
     def __init__(
@@ -66,9 +70,11 @@ class ControlWriter:
         signers: dict[Role, Signer],
         wall_ms: Callable[[], int],
         timeout_s: float = 10.0,
+        why_not: WhyNot | None = None,
     ) -> None:
         self._connection = connection
         self._log = log
+        self._why_not = why_not
         self._signers = dict(signers)
         self._wall_ms = Rising(wall_ms)
         self._timeout_s = timeout_s
@@ -111,12 +117,16 @@ class ControlWriter:
         """Signs with the key of the role that `body` needs, writes, reads back.
 
         Not deduplicated here: folds ignore a later record with the same (key_scope, idempotency_key).
-        Raises SignatureError without a fitting key, LogUnavailableError when nothing came back in time.
+        Raises SignatureError without a fitting key, or with one that was revoked or isn't granted this; nothing is
+        written then, since an ignored record costs later proofs. LogUnavailableError when nothing came back in time.
         """
         role = next((r for r in self._signers if r in ROLE_OF_KIND[body.kind]), None)
         if role is None:
             raise SignatureError("no_key_for_role", key_id=body.kind)
         signer = self._signers[role]
+        why = "" if self._why_not is None else self._why_not(signer.id, role, body)
+        if why:
+            raise SignatureError(why, key_id=signer.id)
         value, line = encode_control(
             body,
             log=self._log,

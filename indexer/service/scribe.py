@@ -70,6 +70,7 @@ class Scribe:
                     log=self._registry.log,
                     signers=self._config.signers,
                     wall_ms=self._wall_ms,
+                    why_not=self._registry.why_not,
                 )
                 await writer.start()
                 self._writer = writer

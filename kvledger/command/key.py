@@ -22,6 +22,14 @@ from kvledger.settings import Settings, load_settings
 if TYPE_CHECKING:
     from events.fold.registry import Registry
 
+HOLDERS = {
+    Role.OPERATOR: "whoever grants",
+    Role.ENROLMENT: "bridges and lookup services",
+    Role.CONTROL: "the controller and lookup services",
+    Role.SUPERVISOR: "bridges with an agent and `kvledger attest k8s`",
+    Role.AUDITOR: "`kvledger audit index --follow` and whatever runs audits",
+}
+"""Processes that keep a role's key in memory."""
 KEY_ID = re.compile(r"[0-9a-f]{16}")
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
@@ -65,7 +73,7 @@ def rotate(
 ) -> None:
     """Make a new key for a role, grant it, and revoke the old one. Broken off anywhere, it can be repeated: it goes on
     where it was. Needs the operator's key. Processes that hold the old key must be restarted: what they sign from now
-    on no longer counts, and makes verdicts unprovable. What it signed before stands.
+    on no longer counts; kvledger's own write nothing more under it and say so. What it signed before stands.
 
     Example: kvledger key rotate auditor
     """
@@ -76,6 +84,7 @@ def rotate(
     else:
         old = document["revoked"] or "none was there"
         typer.echo(f"{role}: key {document['key']} is granted; revoked: {old}")
+        typer.echo(f"restart what holds the old one: {HOLDERS[wanted]}", err=True)
 
 
 def grant(

@@ -23,7 +23,7 @@ from events.kafka.connection import (
 )
 from events.kafka.control import ControlTail, ControlWriter
 from events.kafka.topic_admin import TopicAdmin, wanted_config
-from events.model.control import DomainCreated, Genesis, Granted, LimitSet
+from events.model.control import DomainCreated, Genesis, Granted, LimitSet, Revoked
 from events.signing import Signer, verify
 from events.topic import ALL, CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
 
@@ -65,6 +65,32 @@ async def test_every_append_is_answered_with_what_the_log_holds(log: KafkaConnec
         assert reader.registry.next_offset == 7
     finally:
         await out.stop()
+        await reader.stop()
+
+
+async def test_nothing_is_written_under_a_key_that_no_longer_counts(log: KafkaConnection) -> None:
+    """Each record of a revoked key would make later deletions unprovable, and a process tries again and again."""
+    out, reader = writer(log), tail(log)
+    asking = writer(log, why_not=reader.registry.why_not)
+    control = SIGNERS[Role.CONTROL].public_key
+    try:
+        await begin(out)
+        await asking.start()
+        await reader.catch_up()
+        assert (await asking.append(DomainCreated(domain="a", tenant="t"))).offset == 2
+        await out.append(Revoked(public_key=control))
+        await reader.catch_up()
+        for _ in range(3):
+            with pytest.raises(SignatureError, match="revoked_signer"):
+                await asking.append(DomainCreated(domain="b", tenant="t"))
+        await out.append(Granted(public_key=control, roles=(Role.CONTROL,), label="again"))
+        await reader.catch_up()
+        assert (await asking.append(DomainCreated(domain="b", tenant="t"))).offset == 5
+        await reader.catch_up()
+        assert not reader.registry.ignored
+    finally:
+        await out.stop()
+        await asking.stop()
         await reader.stop()
 
 
