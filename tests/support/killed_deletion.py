@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 import httpx
 
 from events.ids import VerdictKind
-from indexer.service.server import start
 from kvledger.command.audit import audit_requests
-from kvledger.command.serve import make_config
 from kvledger.control import connection, read_registry
 from kvledger.settings import Settings
 from tests.support.command import KVLEDGER, environment
 from tests.support.dying import KILLED
 from tests.support.fake_engine import FakeEngine
 from tests.support.live_log import until
+from tests.support.replica import ready, replica
 from tests.support.simulation import folded
 
 REPLICA_STEPS = ("before kv.control deletion_requested", "after kv.control deletion_requested")
@@ -127,12 +126,12 @@ class KilledDeletion:
         if step is not None:
             dying = await self._begin("replica", step=step)
             url = f"http://127.0.0.1:{(await dying.line()).split()[1]}"
-            await _ready(url)
+            await ready(url)
             with contextlib.suppress(httpx.TransportError):
                 answer = await _order(url)
                 raise AssertionError(f"a replica that is killed answers {answer.status_code}")
             await dying.dead()
-        async with _replica(self.settings) as url:
+        async with replica(self.settings) as url:
             answers = [await _order(url), await _order(url)]
         numbers = {answer.json()["request"] for answer in answers}
         assert len(numbers) == 1, numbers
@@ -174,25 +173,6 @@ async def killed_deletion(settings: Settings) -> AsyncIterator[KilledDeletion]:
             yield made
         finally:
             await made.end()
-
-
-@contextlib.asynccontextmanager
-async def _replica(settings: Settings) -> AsyncIterator[str]:
-    config = make_config(settings, host="127.0.0.1", port=0, credentials=None, replica=None, canary=False)
-    server = await start(config)
-    try:
-        await _ready(f"http://127.0.0.1:{server.port}")
-        yield f"http://127.0.0.1:{server.port}"
-    finally:
-        await server.stop()
-
-
-async def _ready(url: str) -> None:
-    async def is_ready() -> bool:
-        async with httpx.AsyncClient(timeout=20) as http:
-            return (await http.get(f"{url}/readyz")).status_code == 200
-
-    await until(is_ready, timeout_s=LONG_S)
 
 
 async def _order(url: str) -> httpx.Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ import pytest
 
 from events.ids import Role
 from events.receipt import Receipt
-from indexer.service.server import start
-from kvledger.command.serve import make_config
 from kvledger.control import connection, read_registry
 from kvledger.keyfile import load_signer
 from kvledger.settings import Settings
 from tests.support.command import environment, failure, kvledger
-from tests.support.live_log import until
+from tests.support.replica import ready, replica
 from tests.support.simulation import prepared_log
 
 ORDER = {"scope": {"type": "domain", "domain": "default"}, "reason": "contract ended"}
@@ -29,17 +26,6 @@ ORDER = {"scope": {"type": "domain", "domain": "default"}, "reason": "contract e
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch, home: Path, kafka: str, topic_prefix: str) -> Settings:
     return prepared_log(monkeypatch, home, kafka, topic_prefix)
-
-
-@contextlib.asynccontextmanager
-async def replica(settings: Settings) -> AsyncIterator[str]:
-    config = make_config(settings, host="127.0.0.1", port=0, credentials=None, replica=None, canary=False)
-    server = await start(config)
-    try:
-        await ready(f"http://127.0.0.1:{server.port}")
-        yield f"http://127.0.0.1:{server.port}"
-    finally:
-        await server.stop()
 
 
 class Stalled:
@@ -77,14 +63,6 @@ class Stalled:
 
 def named(settings: Settings) -> dict[str, str]:
     return {"KVLEDGER_KAFKA": settings.kafka or "", "KVLEDGER_TOPIC_PREFIX": settings.topic_prefix}
-
-
-async def ready(url: str) -> None:
-    async def is_ready() -> bool:
-        async with httpx.AsyncClient(timeout=20) as http:
-            return (await http.get(f"{url}/readyz")).status_code == 200
-
-    await until(is_ready, timeout_s=120)
 
 
 async def order(url: str, key: str, body: dict[str, Any] | None = None) -> httpx.Response:
