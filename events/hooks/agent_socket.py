@@ -20,19 +20,26 @@ class SocketError(Exception):
 
 
 def listen(path: str) -> socket.socket:
-    """A listening socket that only this user can connect to. What a dead engine has left there is replaced;
-    raises SocketError for a living one and for whatever isn't a socket."""
+    """A listening socket that only this user can connect to, and whose path appears once it listens. What a dead
+    engine has left there is replaced; raises SocketError for a living one and for whatever isn't a socket."""
     place = Path(path)
     if not place.is_absolute() or len(os.fsencode(path)) > wire.MAX_PATH_BYTES:
         raise SocketError(f"{path!r} must be an absolute path of at most {wire.MAX_PATH_BYTES} bytes")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A bound socket that doesn't listen yet looks like a dead engine's: whoever starts beside would replace it.
+    begun = f"{path}~{os.getpid()}"
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _clear(path)
-        listening.bind(path)
-        os.chmod(path, 0o600)
-        listening.listen(MAX_CLIENTS)
-        listening.setblocking(False)
+        _clear(begun)
+        listening.bind(begun)
+        try:
+            os.chmod(begun, 0o600)
+            listening.listen(MAX_CLIENTS)
+            listening.setblocking(False)
+            os.link(begun, path)
+        finally:
+            os.unlink(begun)
     except OSError as error:
         listening.close()
         raise SocketError(f"{path!r} can't be bound: {error.strerror or error}") from error

@@ -21,7 +21,8 @@ HASHES_AT_ONCE = 4_096
 NOBODY = -1
 """No control offset: admitted before any bridge had told one."""
 SOCKET_VARIABLE = "KVLEDGER_AGENT_SOCKET"
-MAX_PATH_BYTES = 107
+MAX_PATH_BYTES = 99
+"""107 of a socket's address, less what its path ends in until it listens: `~` and a process number."""
 _HEAD = struct.Struct(">I")
 _MOST = (1 << 62) - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]

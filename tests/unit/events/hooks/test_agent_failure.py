@@ -19,6 +19,7 @@ from events.hooks import agent as agent_module
 from events.hooks import agent_wire as wire
 from events.hooks.agent import Agent, attach, register
 from events.hooks.agent_client import AgentClient
+from events.hooks.agent_socket import SocketError, listen
 from events.hooks.zmq_source import ZmqSource
 from tests.support.engine_with_agent import WAIT_S, core, modules, names, path, prompt, ran, until
 from tests.support.fake_core import BlockPool, FakeCore, Request
@@ -148,6 +149,51 @@ async def test_a_living_engines_socket_is_not_taken_and_a_dead_ones_is(
         made = attached(third, path)
         assert os.stat(path).st_mode & 0o077 == 0
         made.stop()
+
+
+def test_a_socket_has_its_path_only_once_it_listens(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Watched(socket.socket):
+        def listen(self, backlog: int = 0, /) -> None:
+            seen.append(os.path.exists(path))
+            super().listen(backlog)
+
+    monkeypatch.setattr("events.hooks.agent_socket.socket.socket", Watched)
+    with listen(path):
+        assert seen == [False]
+        assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+        with pytest.raises(SocketError, match="its own path"):
+            listen(path)
+
+
+def test_of_two_engines_that_replace_a_dead_ones_socket_at_once_one_has_it(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = os.link
+    with socket.socket(socket.AF_UNIX) as other:
+
+        def late(fresh: str, place: str) -> None:
+            other.bind(place)
+            other.listen()
+            linked(fresh, place)
+
+        monkeypatch.setattr(os, "link", late)
+        with pytest.raises(SocketError, match="File exists"):
+            listen(path)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+@pytest.mark.parametrize("length", [99, 100])
+def test_a_path_may_have_99_bytes(path: str, length: int) -> None:
+    named = path + "s" * (length - len(path))
+    if length == 99:
+        listen(named).close()
+    else:
+        with pytest.raises(SocketError, match="at most 99 bytes"):
+            listen(named)
 
 
 async def test_a_missing_variable_is_said_and_changes_nothing(
