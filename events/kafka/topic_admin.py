@@ -16,7 +16,7 @@ from aiokafka.structs import TopicPartition
 from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, LogUnavailableError
 from events.topic import ALL, DEAD, Topic
 
-_LISTED_TIMEOUT_S = 10.0
+_LISTED_TIMEOUT_S = 60.0
 _LISTED_POLL_S = 0.05
 
 CHECKED = (
