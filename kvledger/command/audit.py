@@ -207,15 +207,16 @@ async def _audit(
     try:
         requests = await audit.open()
         numbers = chosen(numbers, requests)
-        async with control_writer(settings, audit.registry.log, Role.AUDITOR) as writer:
 
-            async def ask(number: int) -> int:
+        async def ask(number: int) -> int:
+            # An audit that begins to read anew has another registry.
+            async with control_writer(settings, audit.registry, Role.AUDITOR) as writer:
                 done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
-                return done.offset
+            return done.offset
 
-            verdicts, anchor, complaints = await judge_anchored(
-                settings, audit, numbers, wait_s, ask, archive, states
-            )
+        verdicts, anchor, complaints = await judge_anchored(
+            settings, audit, numbers, wait_s, ask, archive, states
+        )
         if audit.resumed:
             earlier = "what lies before the newest records was read by an earlier audit of this auditor"
             verdicts = [
