@@ -65,7 +65,7 @@ def require_log(registry: AskedFold) -> str:
 
 @asynccontextmanager
 async def control_writer(
-    settings: Settings, registry: AskedFold, *roles: Role
+    settings: Settings, registry: AskedFold, *roles: Role, exit_code: ExitCode = ExitCode.FAILED
 ) -> AsyncIterator[ControlWriter]:
     """A started writer that acts under the given roles' keys. Raises LogUnavailableError, KeyFileError, and
     CommandError where nobody has begun the log, or the key may not say what the writer was given: then nothing of
@@ -80,6 +80,7 @@ async def control_writer(
         raise CommandError(
             str(error),
             advice="kvledger key list shows what it is granted, and for which workers and stores",
+            exit_code=exit_code,
         ) from error
     finally:
         await writer.stop()

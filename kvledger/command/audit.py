@@ -208,11 +208,11 @@ async def _audit(
         requests = await audit.open()
         numbers = chosen(numbers, requests)
 
-        async def ask(number: int) -> int:
-            # An audit that begins to read anew has another registry.
-            async with control_writer(settings, audit.registry, Role.AUDITOR) as writer:
-                done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
-            return done.offset
+        async def ask(number: int) -> None:
+            registry = audit.registry  # another one once the audit has begun to read anew
+            code = ExitCode.CONFIGURATION  # which no verdict has
+            async with control_writer(settings, registry, Role.AUDITOR, exit_code=code) as writer:
+                await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
 
         verdicts, anchor, complaints = await judge_anchored(
             settings, audit, numbers, wait_s, ask, archive, states
