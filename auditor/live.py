@@ -25,7 +25,7 @@ from events.signing import Verify
 from events.subject import Bindings
 from events.topic import CONTROL, DEFAULT_PARTITIONS, EVENTS
 
-AppendNonce = Callable[[int], Awaitable[int]]
+AppendNonce = Callable[[int], Awaitable[object]]
 """Request number -> offset of the signed audit nonce that was written for it."""
 
 

@@ -324,16 +324,22 @@ class ControlFold:
             return "" if self.verify(body.operator_key, signature, line) else "bad_signature"
         if header.log != self.log:
             return "foreign_log" if self.log else "no_genesis"
-        grant = self.grants.get(KeyId(header.signer))
+        why = self.why_not(KeyId(header.signer), header.role, body)
+        if why:
+            return why
+        key = self.grants[KeyId(header.signer)].public_key
+        return "" if self.verify(key, signature, line) else "bad_signature"
+
+    def why_not(self, signer: KeyId, role: Role, body: ControlBody | None) -> str:
+        """Why a record behind the first, if this key signs it now, is ignored for its signer's sake; "" if it isn't."""
+        grant = self.grants.get(signer)
         if grant is None:
             return "unknown_signer"
         if grant.revoked_at is not None:
             return "revoked_signer"
-        if header.role not in grant.roles:
+        if role not in grant.roles:
             return "role_not_granted"
-        if not grant.reaches(body):
-            return "outside_grant"
-        return "" if self.verify(grant.public_key, signature, line) else "bad_signature"
+        return "" if grant.reaches(body) else "outside_grant"
 
     def _obey(self, offset: int, header: ControlHeader, body: ControlBody, record_sha256: bytes) -> str:
         match body:

@@ -78,7 +78,7 @@ class Controller:
         dsn: str,
         connection: KafkaConnection,
         registry: Registry,
-        writer: Callable[[str], ControlWriter],
+        writer: ControlWriter,
         *,
         monotonic_s: Callable[[], float],
         monotonic_ns: Callable[[], int],
@@ -89,7 +89,7 @@ class Controller:
         self._dsn = dsn
         self._kafka = connection
         self._registry = registry
-        self._make_writer = writer
+        self._writer = writer
         self._monotonic_s = monotonic_s
         self._wall_ms = wall_ms
         self._nonce = nonce
@@ -126,17 +126,16 @@ class Controller:
             await self._control.catch_up()
             if not self._registry.log:
                 raise StoreUnavailableError("the log has no genesis record yet")
-            writer = self._make_writer(self._registry.log)
-            await writer.start()
+            await self._writer.start()
             try:
-                await self._serve(database, writer)
+                await self._serve(database)
             finally:
-                await writer.stop()
+                await self._writer.stop()
         finally:
             database.terminate()
 
-    async def _serve(self, database: Any, writer: ControlWriter) -> None:
-        term = (await writer.append(ControllerStarted(controller=self._options.name))).offset
+    async def _serve(self, database: Any) -> None:
+        term = (await self._writer.append(ControllerStarted(controller=self._options.name))).offset
         log.info("active with term %d", term)
         self._quotas.clear()
         producer = make_producer(self._kafka, client_id="kvledger-controller")
@@ -154,8 +153,8 @@ class Controller:
                     self._hear(record, watch)
                 await self._quota(database, producer, term)
                 await self._resync(database, producer)
-                await self._fence(writer, watch)
-                await self._retain(writer)
+                await self._fence(watch)
+                await self._retain()
                 await asyncio.sleep(self._options.interval_s)
         finally:
             if tail is not None:
@@ -253,12 +252,12 @@ class Controller:
                 )
                 await self._send(producer, SIGNALS, stream.worker, dump(body))
 
-    async def _retain(self, writer: ControlWriter) -> None:
+    async def _retain(self) -> None:
         for due in due_requests(self._registry, self._wall_ms()):
-            done = await writer.append(due.body, idempotency_key=due.key, key_scope=PRINCIPAL)
+            done = await self._writer.append(due.body, idempotency_key=due.key, key_scope=PRINCIPAL)
             log.info("deletion %d is requested: %s", done.offset, due.body.reason)
 
-    async def _fence(self, writer: ControlWriter, watch: SilenceWatch) -> None:
+    async def _fence(self, watch: SilenceWatch) -> None:
         registry = self._registry
         # kvledger's own canaries are in nobody's way, dead or alive.
         current = {stream for stream in registry.current.values() if stream.worker != CANARY_WORKER}
@@ -266,14 +265,14 @@ class Controller:
         for stream in sorted(ended(registry, eligible)):
             log.warning("%s is fenced: its engine has ended", stream, extra={"action": "stream_fenced"})
             eligible.remove(stream)
-            await writer.append(
+            await self._writer.append(
                 Fenced(worker=stream.worker, rank=stream.rank, epoch=stream.epoch, evidence="operator")
             )
         watch.tick(eligible, self._monotonic_s())
         fenced = sum(registry.fenced.get(stream) == "timeout" for stream in current)
         for stream in watch.lost(eligible, fenced):
             log.warning("%s is fenced: silent", stream, extra={"action": "stream_fenced"})
-            await writer.append(
+            await self._writer.append(
                 Fenced(worker=stream.worker, rank=stream.rank, epoch=stream.epoch, evidence="timeout")
             )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from events.errors import GrantError
 from events.fold.registry import Registry
 from events.ids import Role
 from events.kafka.connection import LogUnavailableError
@@ -22,8 +23,7 @@ from events.kafka.control import ControlTail
 from events.model.control import ExitAttested
 from events.signing import verify
 from kvledger.cluster import Cluster, ClusterError, ExpiredError, Pod
-from kvledger.control import connection, control_writer, require_log
-from kvledger.keyfile import load_signer
+from kvledger.control import connection, control_writer
 from kvledger.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -214,26 +214,23 @@ class Attester:
         ends = ended_lives(self._tail.registry, self._book.pods)
         if not ends:
             return 0
-        log, written = require_log(self._tail.registry), 0
-        key = load_signer(self._settings.home, Role.SUPERVISOR).id
-        async with control_writer(self._settings, log, Role.SUPERVISOR) as writer:
+        written = 0
+        async with control_writer(self._settings, self._tail.registry, Role.SUPERVISOR) as writer:
             for end in ends:
                 body = ExitAttested(
                     worker=end.worker, engine_life=end.engine_life, attester=ATTESTER, evidence=end.evidence
                 )
-                why = self._tail.registry.why_not(key, Role.SUPERVISOR, body)
-                if why:  # written, it would be ignored, and cost later proofs
-                    self._leave(end, key, why)
+                try:
+                    done = await writer.append(body, idempotency_key=end.key, key_scope=PRINCIPAL)
+                except GrantError as error:
+                    self._leave(end, error)
                     continue
                 written += 1
-                done = await writer.append(body, idempotency_key=end.key, key_scope=PRINCIPAL)
                 self._told(end, done.offset)
         await self._tail.catch_up()
         return written
 
-    def _leave(self, end: EngineEnd, key: str, why: str) -> None:
+    def _leave(self, end: EngineEnd, error: GrantError) -> None:
         if end.key not in self._left:
             self._left.add(end.key)
-            LOG.warning(
-                "the end of %s is not attested: the supervisor key %s may not (%s)", end.worker, key, why
-            )
+            LOG.warning("the end of %s is not attested: %s", end.worker, error)

@@ -15,6 +15,7 @@ from auditor.fold_state import FoldStateError, LastRecord, Resumed, pack, rule_d
 from auditor.main_log import MainLog
 from auditor.seen import SeenHashes
 from events.signing import Signer, verify
+from kvledger.whole_file import put
 
 
 class FileSpill:
@@ -116,12 +117,7 @@ class AuditStates:
             path.unlink(missing_ok=True)
             return
         spill.sync()
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        put(path, raw, mode=0o600)
 
     def discard(self, log: str) -> None:
         """Forgets the states of this run: something of them was changed."""

@@ -134,7 +134,7 @@ async def run_bridges(
         inputs = await stack.enter_async_context(
             lmcache_inputs(engine.endpoint for engine in engines if is_input(engine.endpoint))
         )
-        attester = ExitAttester(settings, host)
+        attester = ExitAttester(settings, host.registry)
         tasks = [
             asyncio.create_task(
                 _run_one(settings, engine, inputs, host, ring, attester, say, relearner), name=engine.worker

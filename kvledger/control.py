@@ -10,16 +10,17 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from events.errors import GrantError
 from events.fold.registry import Registry
 from events.ids import Role
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord
-from events.kafka.control import ControlTail, ControlWriter
+from events.kafka.control import AskedFold, ControlTail, ControlWriter
 from events.model.control import ControlBody, ControlRecord
 from events.model.field import Name
 from events.signing import verify
 from events.topic import TopicNames
 from kvledger.failure import CommandError, ExitCode
-from kvledger.keyfile import load_signer, load_signers
+from kvledger.keyfile import load_signers
 from kvledger.settings import Settings, config_path, configured_settings, where
 
 T = TypeVar("T")
@@ -36,17 +37,24 @@ def connection(settings: Settings) -> KafkaConnection:
     return KafkaConnection(bootstrap, TopicNames(settings.topic_prefix))
 
 
-async def read_registry(at: KafkaConnection) -> Registry:
-    """The registry as of the log's end now. Raises LogUnavailableError."""
+@asynccontextmanager
+async def control_tail(at: KafkaConnection) -> AsyncIterator[ControlTail]:
+    """A tail that has read up to the log's end now. Raises LogUnavailableError."""
     tail = ControlTail(at, Registry(verify), monotonic_ns=time.monotonic_ns)
     try:
         await tail.catch_up()
+        yield tail
     finally:
         await tail.stop()
-    return tail.registry
 
 
-def require_log(registry: Registry) -> str:
+async def read_registry(at: KafkaConnection) -> Registry:
+    """The registry as of the log's end now. Raises LogUnavailableError."""
+    async with control_tail(at) as tail:
+        return tail.registry
+
+
+def require_log(registry: AskedFold) -> str:
     """The log's id; raises CommandError if nobody has begun the log."""
     if not registry.log:
         raise CommandError(
@@ -56,14 +64,24 @@ def require_log(registry: Registry) -> str:
 
 
 @asynccontextmanager
-async def control_writer(settings: Settings, log: str, *roles: Role) -> AsyncIterator[ControlWriter]:
-    """A started writer that acts under the given roles' keys."""
-    writer = ControlWriter(
-        connection(settings), log=log, signers=load_signers(settings.home, *roles), wall_ms=wall_ms
-    )
+async def control_writer(
+    settings: Settings, registry: AskedFold, *roles: Role, exit_code: ExitCode = ExitCode.FAILED
+) -> AsyncIterator[ControlWriter]:
+    """A started writer that acts under the given roles' keys. Raises LogUnavailableError, KeyFileError, and
+    CommandError where nobody has begun the log, or the key may not say what the writer was given: then nothing of
+    that was written."""
+    signers = load_signers(settings.home, *roles)
+    writer = ControlWriter(connection(settings), registry, signers=signers, wall_ms=wall_ms)
     await writer.start()
     try:
         yield writer
+    except GrantError as error:
+        require_log(registry)
+        raise CommandError(
+            str(error),
+            advice="kvledger key list shows what it is granted, and for which workers and stores",
+            exit_code=exit_code,
+        ) from error
     finally:
         await writer.stop()
 
@@ -76,17 +94,6 @@ class Written:
     record_sha256: bytes
     log: str
     repeated: bool
-
-
-def require_grant(registry: Registry, settings: Settings, role: Role, body: ControlBody) -> None:
-    """Raises CommandError if the key here may not say this: written, it would be ignored, and cost later proofs."""
-    key = load_signer(settings.home, role).id
-    why = registry.why_not(key, role, body)
-    if why:
-        raise CommandError(
-            f"the {role.value} key {key} may not say this ({why}); nothing was written",
-            advice="kvledger key list shows what it is granted, and for which workers and stores",
-        )
 
 
 async def write_once(
@@ -123,8 +130,7 @@ async def write_once(
         mine: int | None = None
         if number is None:
             check(tail.registry)
-            require_grant(tail.registry, settings, role, body)
-            async with control_writer(settings, log, role) as writer:
+            async with control_writer(settings, tail.registry, role) as writer:
                 mine = (await writer.append(body, idempotency_key=key, key_scope=principal)).offset
             await tail.catch_up()
             number = mine if key is None else tail.registry.idempotency.get((principal, key), mine)

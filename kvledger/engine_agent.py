@@ -7,7 +7,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from events.errors import KvledgerError, SignatureError
+from events.errors import KvledgerError
+from events.fold.registry import Registry
 from events.hooks.agent_client import AgentClient
 from events.hooks.agent_link import AgentLink, Attest
 from events.hooks.agent_wire import Hello
@@ -15,11 +16,10 @@ from events.hooks.client_task import guarded
 from events.hooks.engine_config import EngineConfig
 from events.hooks.engine_process import port_of
 from events.hooks.holder_book import group_of
-from events.hooks.host import HookHost
 from events.ids import Capability, Role, Tier
 from events.model.control import ExitAttested
 from kvledger.control import control_writer
-from kvledger.keyfile import KeyFileError, load_signer
+from kvledger.keyfile import KeyFileError
 from kvledger.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ def learned(config: EngineConfig, hello: Hello | None) -> EngineConfig:
 
 class ExitAttester:
     """Writes `exit_attested` under the supervisor's key, where this home has it, and tries until the log has it:
-    nobody else has seen that end. `stop` when done."""
+    nobody else has seen that end. `registry` is followed meanwhile. `stop` when done."""
 
-    def __init__(self, settings: Settings, host: HookHost) -> None:
+    def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings = settings
-        self._host = host
+        self._registry = registry
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, worker: str) -> Attest:
@@ -97,9 +97,5 @@ class ExitAttester:
             raise
 
     async def _append(self, body: ExitAttested) -> None:
-        signer = load_signer(self._settings.home, Role.SUPERVISOR)
-        why = self._host.registry.why_not(signer.id, Role.SUPERVISOR, body)
-        if why:  # written, it would be ignored, and cost later proofs
-            raise SignatureError(why, key_id=signer.id)
-        async with control_writer(self._settings, self._host.registry.log, Role.SUPERVISOR) as writer:
+        async with control_writer(self._settings, self._registry, Role.SUPERVISOR) as writer:
             await writer.append(body)

@@ -30,22 +30,25 @@ def ensure_grants(home: Path, bootstrap: str) -> None:
 
 async def write_grants(settings: Settings) -> None:
     """`ensure_grants` of these settings. Raises CommandError."""
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry
+    from kvledger.control import connection, control_tail, control_writer, or_unavailable
     from kvledger.keyfile import DEFAULT_DOMAIN, DEFAULT_TENANT, load_signers
 
     async def write() -> None:
-        registry = await read_registry(connection(settings))
         signers = load_signers(settings.home, *Role)
-        log = registry.log or f"log-{secrets.token_hex(8)}"
-        async with control_writer(settings, log, *Role) as writer:
+        async with (
+            control_tail(connection(settings)) as tail,
+            control_writer(settings, tail.registry, *Role) as writer,
+        ):
+            registry = tail.registry
             if not registry.log:
                 await writer.append(
                     Genesis(
-                        log=log,
+                        log=f"log-{secrets.token_hex(8)}",
                         operator_key=signers[Role.OPERATOR].public_key,
                         partitions=settings.partitions,
                     )
                 )
+                await tail.catch_up()  # under whose grants the next ones count
             for role in GRANTED_ROLES:
                 if signers[role].id not in registry.grants:
                     await writer.append(
@@ -53,6 +56,7 @@ async def write_grants(settings: Settings) -> None:
                             public_key=signers[role].public_key, roles=(role,), label=f"local {role.value}"
                         )
                     )
+            await tail.catch_up()
             if "event_batch" not in registry.schema:
                 await writer.append(SchemaEnabled(record="event_batch", version=1))
             if DEFAULT_DOMAIN not in registry.domains:

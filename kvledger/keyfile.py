@@ -15,6 +15,7 @@ from events.ids import Role
 from events.keyring import KeyRing, load_keyring, with_domain
 from events.signing import Signer
 from kvledger.failure import CommandError, ExitCode
+from kvledger.whole_file import put
 
 DEFAULT_DOMAIN = "default"
 DEFAULT_TENANT = "default"
@@ -43,19 +44,9 @@ def ring_path(home: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replaces a file that only its owner may read, whole or not at all."""
+    """Replaces a file that only its owner may read, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    put(path, text.encode(), mode=0o600)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files that people keep: written whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import os
 from pathlib import Path
 
 from kvledger.failure import CommandError, ExitCode
+
+
+def put(path: Path, raw: bytes, *, mode: int) -> None:
+    """Replaces a file, or leaves it as it was; a new one has this mode. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_whole(
@@ -19,17 +33,7 @@ def write_whole(
         if path.exists() and not path.is_file():
             path.write_bytes(raw)
             return
-        target = path.resolve()
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with partial.open("wb") as file:
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        put(path.resolve(), raw, mode=0o666)
     except OSError as error:
         raise CommandError(
             f"{path} can't be written: {error.strerror or type(error).__name__}",

@@ -204,9 +204,7 @@ class Registry:
             if key_id(body.operator_key) != header.signer or header.log != body.log:
                 return "genesis_malformed"
             return "" if self.verify(body.operator_key, signature, record.header_line) else "bad_signature"
-        if not self.log:
-            return "no_genesis"
-        if header.log != self.log:
+        if self.log and header.log != self.log:
             return "foreign_log"
         why = self.why_not(KeyId(header.signer), header.role, body)
         if why:
@@ -215,8 +213,14 @@ class Registry:
         return "" if self.verify(key, signature, record.header_line) else "bad_signature"
 
     def why_not(self, signer: KeyId, role: Role, body: ControlBody) -> str:
-        """Why a record that this key signs now would be ignored for its signer's sake, "" if it would not: ask before
-        writing, since an ignored record costs later proofs."""
+        """Why a record that this key signs now would be ignored for its signer's sake, "" if it would not:
+        `events.kafka.control.ControlWriter` asks before it writes, since an ignored record costs later proofs."""
+        if isinstance(body, Genesis):  # the one record whose key nobody has granted anything
+            if self.next_offset:
+                return "second_genesis"
+            return "" if key_id(body.operator_key) == signer else "genesis_malformed"
+        if not self.log:
+            return "no_genesis"
         grant = self.grants.get(signer)
         if grant is None:
             return "unknown_signer"

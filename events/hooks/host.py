@@ -124,7 +124,7 @@ class HookHost:
             await self._await_genesis()
             self._writer = ControlWriter(
                 self._connection,
-                log=self.registry.log,
+                self.registry,
                 signers={Role.ENROLMENT: self._enrolment},
                 wall_ms=self._wall_ms,
             )
@@ -152,7 +152,7 @@ class HookHost:
         )
         self._services = HookServices(
             emitter=self.emitter,
-            registrar=Registrar(self._writer, self._control, enrolment=self._enrolment.id),
+            registrar=Registrar(self._writer, self._control),
             registry=self.registry,
             keyring=self.keyring,
             monotonic_s=lambda: self._monotonic_ns() / 1e9,

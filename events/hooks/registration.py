@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from events.errors import KvledgerError
+from events.errors import GrantError, KvledgerError
 from events.fold.registry import Registry
 from events.hooks.client_task import guarded
 from events.hooks.engine_process import process_facts
 from events.hooks.stream import Epoch
-from events.ids import KeyId, Role, StreamKey
+from events.ids import StreamKey
 from events.kafka.connection import LogTruncatedError
 from events.kafka.control import Appended
 from events.model.control import Registered
@@ -92,15 +92,13 @@ class EnginePlace:
 
 
 class Registrar:
-    """Registers epochs of the workers that its key's grant covers. `enrolment` names that key: without it nothing is
-    looked at before it is written. `entropy(n)` gives n secret random bytes."""
+    """Registers epochs under the writer's enrolment key. `entropy(n)` gives n secret random bytes."""
 
     def __init__(
         self,
         writer: ControlAppender,
         follower: ControlFollower,
         *,
-        enrolment: KeyId | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
         timeout_s: float = 15.0,
         place: EnginePlace | None = None,
@@ -108,7 +106,6 @@ class Registrar:
         self._place = place or EnginePlace.told()
         self._writer = writer
         self._follower = follower
-        self._enrolment = enrolment
         self._entropy = entropy
         self._timeout_s = timeout_s
 
@@ -117,11 +114,10 @@ class Registrar:
     ) -> Epoch:
         """A new epoch with its own key, which this process' registry has installed when this returns.
 
-        Raises SchemaNotEnabledError before anything is written, RegistrationError (also before, where the key's
-        grant doesn't cover the worker: an ignored record would cost later proofs), SignatureError without an
-        enrolment key, LogUnavailableError: then the log may hold the registration all the same, and a later
-        attempt, a new epoch, supersedes it. LogTruncatedError if the log has taken it at a place that this
-        process has read another record at: the process must begin again.
+        Raises SchemaNotEnabledError before anything is written, RegistrationError (also before, where the key may
+        not speak for the worker), SignatureError without an enrolment key, LogUnavailableError: then the log may
+        hold the registration all the same, and a later attempt, a new epoch, supersedes it. LogTruncatedError if
+        the log has taken it at a place that this process has read another record at: the process must begin again.
         """
         registry = self._follower.registry
         enabled = registry.schema.get("event_batch", 0)
@@ -141,12 +137,11 @@ class Registrar:
             container=self._place.container,
             container_id=self._place.container_id,
         )
-        if self._enrolment is not None:
-            why = registry.why_not(self._enrolment, Role.ENROLMENT, body)
-            if why:
-                raise RegistrationError(worker, rank, f"{why} (enrolment key {self._enrolment})")
         read_upto = registry.next_offset
-        appended = await guarded(self._writer.append(body))
+        try:
+            appended = await guarded(self._writer.append(body))
+        except GrantError as error:
+            raise RegistrationError(worker, rank, str(error)) from error
         if appended.offset < read_upto:
             raise LogTruncatedError(
                 f"kv.control took a record at {appended.offset}, {read_upto} were read of it before"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
 from events.chain import sha256
 from events.codec import encode_control
-from events.errors import SignatureError
+from events.errors import GrantError, SignatureError
 from events.fold.registry import Registry
 from events.ids import KeyId, Role
 from events.kafka.connection import (
@@ -25,7 +25,7 @@ from events.kafka.connection import (
 from events.kafka.continuity import LOOK_EVERY_S, Continuity
 from events.kafka.deadline import within
 from events.kafka.partition_log import KafkaPartitionLog
-from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord
+from events.model.control import ROLE_OF_KIND, ControlBody, ControlRecord, Genesis
 from events.signing import Signer
 from events.topic import CONTROL, SIGNATURE_HEADER
 
@@ -52,29 +52,36 @@ class Rising:
         return self._last_ms
 
 
-WhyNot = Callable[[KeyId, Role, ControlBody], str]
+class AskedFold(Protocol):
+    """A fold of `kv.control`, as far as a writer asks it: `events.fold.registry.Registry`, or an auditor's own."""
+
+    @property
+    def log(self) -> str:
+        """The log's id, "" before its genesis."""
+
+    def why_not(self, signer: KeyId, role: Role, body: ControlBody) -> str:
+        """Why folds would ignore a record that this key signs now, for its signer's sake; "" if they would not."""
 
 
 class ControlWriter:
     """Appends signed records and reads each back before it answers, so an answer names what the log holds.
 
-    `signers` maps a role to the key that acts under it; `log` is the log's id; `wall_ms` an injected clock. `why_not`,
-    a registry's, says why folds would ignore a record for its signer's sake: then nothing is written.
+    `fold` is this process' own of the same log: it is asked before each record whether the key may say it, here and
+    nowhere else, so whoever writes for long keeps it up to date. `signers` maps a role to the key that acts under it;
+    `wall_ms` is an injected clock.
     """
 
     def __init__(
         self,
         connection: KafkaConnection,
+        fold: AskedFold,
         *,
-        log: str,
         signers: dict[Role, Signer],
         wall_ms: Callable[[], int],
         timeout_s: float = 10.0,
-        why_not: WhyNot | None = None,
     ) -> None:
         self._connection = connection
-        self._log = log
-        self._why_not = why_not
+        self._fold = fold
         self._signers = dict(signers)
         self._wall_ms = Rising(wall_ms)
         self._timeout_s = timeout_s
@@ -117,26 +124,26 @@ class ControlWriter:
         """Signs with the key of the role that `body` needs, writes, reads back.
 
         Not deduplicated here: folds ignore a later record with the same (key_scope, idempotency_key).
-        Raises SignatureError without a fitting key, or with one that was revoked or isn't granted this; nothing is
-        written then, since an ignored record costs later proofs. LogUnavailableError when nothing came back in time.
+        Raises SignatureError without a fitting key, GrantError with one that was revoked or isn't granted this:
+        nothing is written then. LogUnavailableError when nothing came back in time.
         """
         role = next((r for r in self._signers if r in ROLE_OF_KIND[body.kind]), None)
         if role is None:
             raise SignatureError("no_key_for_role", key_id=body.kind)
         signer = self._signers[role]
-        why = "" if self._why_not is None else self._why_not(signer.id, role, body)
-        if why:
-            raise SignatureError(why, key_id=signer.id)
-        value, line = encode_control(
-            body,
-            log=self._log,
-            signer=signer.id,
-            role=role,
-            written_ms=self._wall_ms(),
-            idempotency_key=idempotency_key,
-            key_scope=key_scope,
-        )
         async with self._lock:
+            why = self._fold.why_not(signer.id, role, body)
+            if why:
+                raise GrantError(why, key_id=signer.id, role=role.value)
+            value, line = encode_control(
+                body,
+                log=body.log if isinstance(body, Genesis) else self._fold.log,
+                signer=signer.id,
+                role=role,
+                written_ms=self._wall_ms(),
+                idempotency_key=idempotency_key,
+                key_scope=key_scope,
+            )
             try:
                 return await within(self._write(body.kind, value, signer.sign(line)), self._timeout_s)
             except (KafkaError, TimeoutError) as error:

@@ -185,17 +185,16 @@ class Canary:
         return not registry.superseded(epoch.stream) and epoch.stream not in registry.fenced
 
     async def _register(self, slot: int) -> Epoch:
-        enrolment = self._config.signers[Role.ENROLMENT]
         writer = ControlWriter(
             self._config.connection,
-            log=self._view.registry.log,
-            signers={Role.ENROLMENT: enrolment},
+            self._view.registry,
+            signers={Role.ENROLMENT: self._config.signers[Role.ENROLMENT]},
             wall_ms=self._wall_ms,
         )
         try:
             await writer.start()
             life = f"canary-{secrets.token_hex(8)}"
-            registrar = Registrar(writer, self._feed.control, enrolment=enrolment.id)
+            registrar = Registrar(writer, self._feed.control)
             self._wrote_control = True
             return await registrar.register(CANARY_WORKER, slot, life, endpoint=None, model=None)
         except SchemaNotEnabledError:

@@ -67,10 +67,9 @@ class Scribe:
             if self._writer is None:
                 writer = ControlWriter(
                     self._config.connection,
-                    log=self._registry.log,
+                    self._registry,
                     signers=self._config.signers,
                     wall_ms=self._wall_ms,
-                    why_not=self._registry.why_not,
                 )
                 await writer.start()
                 self._writer = writer

@@ -207,15 +207,16 @@ async def _audit(
     try:
         requests = await audit.open()
         numbers = chosen(numbers, requests)
-        async with control_writer(settings, audit.registry.log, Role.AUDITOR) as writer:
 
-            async def ask(number: int) -> int:
-                done = await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
-                return done.offset
+        async def ask(number: int) -> None:
+            registry = audit.registry  # another one once the audit has begun to read anew
+            code = ExitCode.CONFIGURATION  # which no verdict has
+            async with control_writer(settings, registry, Role.AUDITOR, exit_code=code) as writer:
+                await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
 
-            verdicts, anchor, complaints = await judge_anchored(
-                settings, audit, numbers, wait_s, ask, archive, states
-            )
+        verdicts, anchor, complaints = await judge_anchored(
+            settings, audit, numbers, wait_s, ask, archive, states
+        )
         if audit.resumed:
             earlier = "what lies before the newest records was read by an earlier audit of this auditor"
             verdicts = [

@@ -51,13 +51,12 @@ async def run(settings: Settings, dsn: str, *, lost_after_s: float = 60.0) -> No
     from kvledger.keyfile import load_signers
 
     at = connection(settings)
-    signers = load_signers(settings.home, Role.CONTROL)
     registry = Registry(verify)
     active = Controller(
         dsn,
         at,
         registry,
-        lambda log: ControlWriter(at, log=log, signers=signers, wall_ms=wall_ms, why_not=registry.why_not),
+        ControlWriter(at, registry, signers=load_signers(settings.home, Role.CONTROL), wall_ms=wall_ms),
         monotonic_s=time.monotonic,
         monotonic_ns=time.monotonic_ns,
         wall_ms=wall_ms,

@@ -198,14 +198,14 @@ async def _add(domain: str, tenant: str, shared: bool) -> int | None:
 
     async def write() -> int | None:
         registry = await read_registry(connection(settings))
-        log = require_log(registry)
+        require_log(registry)
         known = registry.domains.get(domain)
         if known is not None:
             if known.tenant != tenant:
                 raise CommandError(f"{domain} belongs to tenant {known.tenant}")
             return None
         ensure_domain_secret(settings.home, domain)
-        async with control_writer(settings, log, Role.CONTROL) as writer:
+        async with control_writer(settings, registry, Role.CONTROL) as writer:
             done = await writer.append(DomainCreated(domain=domain, tenant=tenant, shared=shared))
         return done.offset
 
@@ -224,7 +224,7 @@ async def _bind(domain: str, salt: str) -> int | None:
 
     async def write() -> int | None:
         registry = await read_registry(connection(settings))
-        log = require_log(registry)
+        require_log(registry)
         if domain not in registry.domains or domain not in ring:
             raise CommandError(
                 f"there is no domain {domain}, or its keys are not here",
@@ -242,7 +242,7 @@ async def _bind(domain: str, salt: str) -> int | None:
         if known is not None:
             raise CommandError(f"that salt names {known} already", advice="give the gateway another one")
         body = SaltBound(domain=domain, salt_hmac=bound_salt_hmac(ring[domain].salt_key, salt))
-        async with control_writer(settings, log, Role.CONTROL) as writer:
+        async with control_writer(settings, registry, Role.CONTROL) as writer:
             return (await writer.append(body)).offset
 
     return await or_unavailable(write)

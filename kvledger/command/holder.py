@@ -136,7 +136,6 @@ async def _enrol(body: HolderEnrolled, key: str) -> dict[str, object]:
         control_writer,
         or_unavailable,
         read_registry,
-        require_grant,
         require_log,
     )
 
@@ -152,8 +151,7 @@ async def _enrol(body: HolderEnrolled, key: str) -> dict[str, object]:
             why = refusal(registry, body)
             if why is not None:
                 raise why
-            require_grant(registry, settings, Role.ENROLMENT, body)
-            async with control_writer(settings, log, Role.ENROLMENT) as writer:
+            async with control_writer(settings, registry, Role.ENROLMENT) as writer:
                 done = await writer.append(body, idempotency_key=key, key_scope=KEY_SCOPE)
             number = done.offset
             registry = await read_registry(at)

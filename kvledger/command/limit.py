@@ -91,14 +91,14 @@ def _usage(message: str) -> CommandError:
 async def _set(body: object) -> int:
     from events.ids import Role
     from events.model.control import LimitSet
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+    from kvledger.control import connection, control_writer, or_unavailable, read_registry
 
     assert isinstance(body, LimitSet)
     settings = load_settings()
 
     async def write() -> int:
         registry = await read_registry(connection(settings))
-        async with control_writer(settings, require_log(registry), Role.CONTROL) as writer:
+        async with control_writer(settings, registry, Role.CONTROL) as writer:
             return (await writer.append(body)).offset
 
     return await or_unavailable(write)

@@ -254,7 +254,7 @@ async def _declare(
 ) -> list[dict[str, object]]:
     from events.ids import Role
     from events.keyring import storage_key_id
-    from kvledger.control import connection, control_writer, or_unavailable, read_registry, require_log
+    from kvledger.control import connection, control_writer, or_unavailable, read_registry
     from kvledger.keyfile import load_ring
 
     settings = load_settings()
@@ -265,7 +265,7 @@ async def _declare(
         rows: list[dict[str, object]] = []
         registry, ring = await read_registry(at), load_ring(settings.home)
         told = declarations(registry, ring, durable_id, hashed, domains, every=every, rest=rest)
-        async with control_writer(settings, require_log(registry), Role.ENROLMENT) as writer:
+        async with control_writer(settings, registry, Role.ENROLMENT) as writer:
             for name, body in told:
                 done = await writer.append(body)
                 rows.append(

@@ -28,8 +28,7 @@ async def play(cast: Cast, tenant: str) -> None:
     stage.command(
         f"kvledger limit set --tenant {tenant} --tier gpu --unit blocks --soft {soft} --hard {hard}"
     )
-    log = cast.fleet.host.registry.log
-    async with control_writer(cast.settings, log, Role.CONTROL) as writer:
+    async with control_writer(cast.settings, cast.fleet.host.registry, Role.CONTROL) as writer:
         await writer.append(LimitSet(tenant=tenant, tier=Tier.GPU, unit=Unit.BLOCKS, soft=soft, hard=hard))
     for _ in range(300):
         answer = await cast.asker.ask(prompt, bound_ms=BOUND_MS, measured=False)

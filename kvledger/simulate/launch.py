@@ -142,7 +142,7 @@ async def opened_fleet(
         async with HookHost(at, ring, enrolment) as host:
             attester = ControlWriter(
                 at,
-                log=host.registry.log,
+                host.registry,
                 signers={Role.SUPERVISOR: signers[Role.SUPERVISOR]},
                 wall_ms=wall_ms,
             )

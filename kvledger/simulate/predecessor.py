@@ -9,7 +9,7 @@ from pathlib import Path
 
 from events.ids import Role
 from events.model.control import ExitAttested
-from kvledger.control import connection, control_writer, read_registry, require_log
+from kvledger.control import connection, control_writer, read_registry
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings
 
@@ -55,7 +55,7 @@ async def attest_ended(settings: Settings) -> int:
     }
     missing = sorted(ended - registry.exits.keys())
     if missing:
-        async with control_writer(settings, require_log(registry), Role.SUPERVISOR) as writer:
+        async with control_writer(settings, registry, Role.SUPERVISOR) as writer:
             for worker, life in missing:
                 await writer.append(exit_of(worker, life, "the lock that its process held is free"))
     return len(missing)

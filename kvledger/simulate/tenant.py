@@ -8,7 +8,7 @@ from events.identity import make_salt
 from events.ids import Role
 from events.keyring import KeyRing
 from events.model.control import DomainCreated
-from kvledger.control import connection, control_writer, read_registry, require_log
+from kvledger.control import connection, control_writer, read_registry
 from kvledger.keyfile import ensure_domain_secret, load_ring
 from kvledger.settings import Settings
 
@@ -24,7 +24,7 @@ async def ensure_tenants(settings: Settings, tenants: Iterable[str]) -> KeyRing:
     registry = await read_registry(connection(settings))
     missing = [name for name in names if name not in registry.domains]
     if missing:
-        async with control_writer(settings, require_log(registry), Role.CONTROL) as writer:
+        async with control_writer(settings, registry, Role.CONTROL) as writer:
             for name in missing:
                 await writer.append(DomainCreated(domain=name, tenant=name))
     return load_ring(settings.home)

@@ -126,3 +126,14 @@ def test_a_package_file_is_a_docstring_only(path: Path) -> None:
     body = ast.parse(path.read_text()).body
     assert len(body) <= 1
     assert all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
+
+
+def test_only_the_control_writer_makes_control_records() -> None:
+    """It asks whether the key may say them."""
+    makers = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "encode_control" in path.read_text()
+    }
+    assert makers == {"events/codec.py", "events/kafka/control.py"}

@@ -74,7 +74,7 @@ class Load:
         """Returns the number of partitions."""
         registry = await read_registry(self._connection)
         writer = ControlWriter(
-            self._connection, log=registry.log, signers=load_signers(self._home, *Role), wall_ms=wall_ms
+            self._connection, registry, signers=load_signers(self._home, *Role), wall_ms=wall_ms
         )
         await writer.start()
         for number in range(WORKERS):

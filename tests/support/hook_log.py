@@ -80,7 +80,7 @@ class HookLog:
     async def __aenter__(self) -> Self:
         await TopicAdmin(self.connection, partitions=PARTITIONS).ensure()
         self.writer = ControlWriter(
-            self.connection, log="log-1", signers=SIGNERS, wall_ms=lambda: time.time_ns() // 1_000_000
+            self.connection, self.registry, signers=SIGNERS, wall_ms=lambda: time.time_ns() // 1_000_000
         )
         await self.writer.start()
         self._producer = make_producer(self.connection)

@@ -32,6 +32,7 @@ from kvledger.first_grants import ensure_keys, write_grants
 from kvledger.keyfile import load_signers
 from kvledger.settings import Settings
 from tests.support.applier_world import MemoryOutbox
+from tests.support.heedless import Heedless
 from tests.support.log import StreamBuilder
 from tests.support.random_log import RandomLog
 
@@ -176,7 +177,7 @@ async def indexer_log(
     ensure_keys(home)
     await write_grants(settings)
     log = (await read_registry(connection)).log
-    writer = ControlWriter(connection, log=log, signers=load_signers(home, *Role), wall_ms=wall_ms)
+    writer = ControlWriter(connection, Heedless(log), signers=load_signers(home, *Role), wall_ms=wall_ms)
     producer = make_producer(connection, linger_ms=5, max_batch_bytes=500_000)
     await writer.start()
     await producer.start()

@@ -39,6 +39,7 @@ from events.model.profile import ContentProfile
 from events.model.signal import Beacon, Echo, Pulse, PulseChecksum, RankPulse
 from events.signing import Signer, verify
 from events.topic import EVENTS, PULSE, SIGNALS, TopicNames, pinned_partition, stream_record_key
+from tests.support.heedless import Heedless
 from tests.support.log import PROFILE, StreamBuilder, opened
 
 PARTITIONS = 4
@@ -85,7 +86,7 @@ async def live_log(kafka: str, prefix: str, *, begin: bool = True) -> AsyncItera
     connection = KafkaConnection(kafka, TopicNames(prefix))
     await TopicAdmin(connection, partitions=PARTITIONS).ensure()
     log = f"log-{prefix.rstrip('.')}"
-    writer = ControlWriter(connection, log=log, signers=SIGNERS, wall_ms=wall_ms)
+    writer = ControlWriter(connection, Heedless(log), signers=SIGNERS, wall_ms=wall_ms)
     producer = make_producer(connection, client_id="test-hook")
     await writer.start()
     await producer.start()

@@ -11,11 +11,13 @@ import pytest
 
 from auditor.anchoring import Anchoring
 from auditor.finding import Verdict
+from auditor.log import PartitionReader
 from auditor.verdict import judge
 from events.chain import sha256
 from events.ids import Role
 from events.kafka.connection import KafkaConnection, make_producer
 from events.kafka.topic_admin import TopicAdmin
+from events.model.control import Revoked
 from events.topic import CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
 from kvledger.failure import ExitCode
 from kvledger.keyfile import key_path, ring_path, write_private
@@ -137,6 +139,21 @@ async def test_each_verdict_has_its_exit_code_and_its_record(published: Publishe
     assert (code, verdict.kind, verdict.counterexamples[0].worker) == (1, "REFUTED", "w0")
     assert published.run("show", str(request))[0] == 1
     assert published.run("run", "--all", "--wait", "0")[0] == 1
+
+
+async def test_an_auditor_whose_key_was_revoked_writes_no_nonce(published: Published) -> None:
+    log = published.log
+    first, second, request = fleet(log)
+    for hook in (first, second):
+        hook.obey(request)
+    log.control.append(Revoked(public_key=log.control.signers[Role.AUDITOR].public_key), Role.OPERATOR)
+    await published.publish()
+    code, out, err = published.run("run", "--request", str(request), "--wait", "0")
+    assert (code, out, "(revoked_signer); nothing was written" in err) == (78, "", True)
+    reader = PartitionReader(KafkaConnection(published.kafka), TopicNames(published.prefix).of(CONTROL), 20.0)
+    await reader.start(1)
+    assert await reader.ends() == {0: len(log.control.records)}
+    await reader.stop()
 
 
 def home_file(folder: Path) -> Path:

@@ -42,7 +42,7 @@ async def serve(fleet: Fleet, names: Names, count: int) -> None:
 
 
 async def delete(settings: Settings, fleet: Fleet, tenant: str = "acme") -> int:
-    async with control_writer(settings, fleet.host.registry.log, Role.CONTROL) as writer:
+    async with control_writer(settings, fleet.host.registry, Role.CONTROL) as writer:
         body = DeletionRequested(scope=TenantScope(tenant=tenant), requester="test")
         return (await writer.append(body)).offset
 

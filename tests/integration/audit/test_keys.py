@@ -18,9 +18,12 @@ from events.model.control import DomainCreated, Registered
 from events.signing import verify
 from kvledger.command.audit import audit_requests
 from kvledger.control import connection, read_registry, wall_ms
-from kvledger.keyfile import key_path, load_signer, public_key_path
+from kvledger.engine_agent import ExitAttester
+from kvledger.keyfile import ensure_key, key_path, load_signer, public_key_path
 from kvledger.settings import Settings
 from tests.support.command import failure, kvledger
+from tests.support.heedless import Heedless
+from tests.support.live_log import until
 from tests.support.simulation import prepared_log
 
 
@@ -81,7 +84,7 @@ async def test_a_rotated_key_counts_and_the_old_one_no_longer_does(settings: Set
     # What the lost key signs from now on doesn't count.
     registry = await read_registry(connection(settings))
     writer = ControlWriter(
-        connection(settings), log=registry.log, signers={Role.CONTROL: lost}, wall_ms=wall_ms
+        connection(settings), Heedless(registry.log), signers={Role.CONTROL: lost}, wall_ms=wall_ms
     )
     await writer.start()
     await writer.append(DomainCreated(domain="stolen", tenant="thief"))
@@ -122,11 +125,15 @@ async def test_holds_and_policies_are_placed_listed_and_released(settings: Setti
     assert await console.run("retention", "list") == []
 
 
-async def test_a_nodes_key_counts_for_its_own_workers_alone(settings: Settings, tmp_path: Path) -> None:
+async def test_a_nodes_key_counts_for_its_own_workers_alone(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     console = Console(settings)
     node = Console(settings.model_copy(update={"home": tmp_path / "node"}))
     made = await node.run("key", "make", "enrolment")
     assert await node.run("key", "make", "enrolment") == made
+    for role in (Role.CONTROL, Role.SUPERVISOR):  # which nobody grants
+        ensure_key(node.settings.home, role)
     grant = ("key", "grant", made["public_key"], "--worker", "gpu-7", "--worker", "node7-*")
     assert "only the roles enrolment and supervisor" in await console.refused(*grant, "--role", "control")
     assert "--worker" in await console.refused(*grant, "--role", "enrolment", "--worker", "*")
@@ -138,34 +145,44 @@ async def test_a_nodes_key_counts_for_its_own_workers_alone(settings: Settings, 
     end = (await read_registry(connection(settings))).next_offset
     why = await node.refused("holder", "enrol", "disk-1", "--tier", "disk", "--owner", "gpu-7")
     assert "outside_grant" in why
+    limit = ("limit", "set", "--tenant", "default", "--tier", "gpu", "--unit", "blocks", "--hard", "0")
+    assert "may not say this (unknown_signer); nothing was written" in await node.refused(*limit)
     signer = load_signer(node.settings.home, Role.ENROLMENT)
     tail = ControlTail(connection(settings), Registry(verify), monotonic_ns=time.monotonic_ns)
     await tail.catch_up()
-    out = ControlWriter(
-        connection(settings), log=tail.registry.log, signers={Role.ENROLMENT: signer}, wall_ms=wall_ms
+    out, heedless = (
+        ControlWriter(connection(settings), fold, signers={Role.ENROLMENT: signer}, wall_ms=wall_ms)
+        for fold in (tail.registry, Heedless(tail.registry.log))
     )
     await out.start()
+    await heedless.start()
     following = asyncio.create_task(tail.run())
-    registrar = Registrar(out, tail, enrolment=signer.id)
+    registrar = Registrar(out, tail)
+    attester = ExitAttester(node.settings, tail.registry)
     try:
-        with pytest.raises(RegistrationError, match="gpu-8/0 is not registered: outside_grant"):
+        with pytest.raises(RegistrationError, match=f"gpu-8/0 is not .* key {signer.id} .*outside_grant"):
             await registrar.register("gpu-8", 0, "life", endpoint=None, model=None)
+        attester.of("gpu-7")("life", "process 1 ended")
+        await until(lambda: "isn't attested yet" in caplog.text)
+        assert "may not say this (unknown_signer); nothing was written" in caplog.text
         assert (await read_registry(connection(settings))).next_offset == end
         epoch = await registrar.register("node7-b", 0, "life", endpoint=None, model=None)
         assert (epoch.stream.worker, epoch.epoch_no) == ("node7-b", end)
 
         # A hook that writes it all the same takes nothing over, and the log is no longer one of good signatures.
-        theirs = await Registrar(out, tail).register("gpu-7", 0, "life", endpoint=None, model=None)
+        theirs = await registrar.register("gpu-7", 0, "life", endpoint=None, model=None)
         forged = Registered(
             worker="w9", rank=0, epoch="e", engine_life="l", public_key=signer.public_key, partition=0
         )
-        ignored = (await out.append(forged)).offset
+        ignored = (await heedless.append(forged)).offset
         registry = await read_registry(connection(settings))
         assert registry.ignored == {"outside_grant": 1}
         assert {stream.worker for stream in registry.registrations} == {"node7-b", theirs.stream.worker}
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+        await attester.stop()
+        await heedless.stop()
         await out.stop()
         await tail.stop()
     number = (await console.run("delete", "--tenant", "default"))["number"]

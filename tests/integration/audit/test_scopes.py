@@ -118,7 +118,7 @@ class Stage:
 async def stage(settings: Settings, tmp_path: Path) -> AsyncIterator[Stage]:
     registry = await read_registry(connection(settings))
     ensure_domain_secret(settings.home, "acme/anna")
-    async with control_writer(settings, registry.log, Role.CONTROL) as writer:
+    async with control_writer(settings, registry, Role.CONTROL) as writer:
         await writer.append(DomainCreated(domain="acme/anna", tenant="acme"))
     async with running_fleet(settings, PLAN, DOMAINS) as fleet, replica(settings) as http:
         yield Stage(settings, fleet, http, tmp_path)

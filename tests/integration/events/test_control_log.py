@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from events.chain import sha256
-from events.errors import SignatureError
+from events.errors import GrantError, SignatureError
 from events.fold.registry import Registry
 from events.ids import Role
 from events.kafka.connection import (
@@ -26,6 +26,7 @@ from events.kafka.topic_admin import TopicAdmin, wanted_config
 from events.model.control import DomainCreated, Genesis, Granted, LimitSet, Revoked
 from events.signing import Signer, verify
 from events.topic import ALL, CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
+from tests.support.heedless import Heedless
 
 SIGNERS = {role: Signer.from_seed(sha256(role.value.encode())) for role in Role}
 
@@ -38,7 +39,7 @@ async def log(kafka: str, topic_prefix: str) -> KafkaConnection:
 
 
 def writer(connection: KafkaConnection, **more: object) -> ControlWriter:
-    arguments: dict[str, object] = {"log": "log-1", "signers": SIGNERS, "wall_ms": lambda: 7} | more
+    arguments = {"fold": Heedless("log-1"), "signers": SIGNERS, "wall_ms": lambda: 7} | more
     return ControlWriter(connection, **arguments)  # type: ignore[arg-type]
 
 
@@ -71,7 +72,7 @@ async def test_every_append_is_answered_with_what_the_log_holds(log: KafkaConnec
 async def test_nothing_is_written_under_a_key_that_no_longer_counts(log: KafkaConnection) -> None:
     """Each record of a revoked key would make later deletions unprovable, and a process tries again and again."""
     out, reader = writer(log), tail(log)
-    asking = writer(log, why_not=reader.registry.why_not)
+    asking = writer(log, fold=reader.registry)
     control = SIGNERS[Role.CONTROL].public_key
     try:
         await begin(out)
@@ -81,7 +82,7 @@ async def test_nothing_is_written_under_a_key_that_no_longer_counts(log: KafkaCo
         await out.append(Revoked(public_key=control))
         await reader.catch_up()
         for _ in range(3):
-            with pytest.raises(SignatureError, match="revoked_signer"):
+            with pytest.raises(GrantError, match="revoked_signer"):
                 await asking.append(DomainCreated(domain="b", tenant="t"))
         await out.append(Granted(public_key=control, roles=(Role.CONTROL,), label="again"))
         await reader.catch_up()

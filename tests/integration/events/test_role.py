@@ -1,18 +1,24 @@
-"""Whoever holds a key of one role can do nothing of another's, on the real control log and in both folds of it."""
+"""Whoever holds a key of one role can do nothing of another's, on the real control log and in both folds of it, and
+kvledger's own writer writes nothing of it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import pytest
 
 from auditor.log import PartitionReader
 from auditor.registry import ControlFold
 from events.codec import encode_control
+from events.errors import GrantError
 from events.fold.registry import Registry
 from events.ids import Role, Tier, Unit
 from events.kafka.connection import KafkaConnection, RawRecord, make_producer
-from events.kafka.control import ControlTail, ControlWriter
+from events.kafka.control import AskedFold, ControlTail, ControlWriter
 from events.kafka.topic_admin import TopicAdmin
 from events.model.control import (
+    BOUND_ROLES,
     ROLE_OF_KIND,
     AuditNonce,
     ControlBody,
@@ -46,9 +52,11 @@ from events.model.control import (
 from events.signing import Signer, verify
 from events.topic import CONTROL, SIGNATURE_HEADER, TopicNames
 from tests.integration.events.test_control_log import SIGNERS
+from tests.support.heedless import Heedless
 
 KEY = SIGNERS[Role.ENROLMENT].public_key
 ACME = TenantScope(tenant="acme")
+RETIRED, NODE, STRANGER = (Signer.from_seed(bytes([number]) * 32) for number in range(3))
 
 
 def registered(worker: str) -> Registered:
@@ -81,15 +89,22 @@ ATTEMPTS: tuple[ControlBody, ...] = (
     SchemaEnabled(record="pulse", version=9),
     ControllerStarted(controller="me"),
 )
+BEHIND = ATTEMPTS[1:]
 
 
 async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: str) -> None:
     assert {body.kind for body in ATTEMPTS} == ROLE_OF_KIND.keys()
     log = KafkaConnection(kafka, TopicNames(topic_prefix))
     await TopicAdmin(log, partitions=2).ensure()
-    out = ControlWriter(log, log="log-1", signers=SIGNERS, wall_ms=lambda: 7)
+    out = ControlWriter(log, Heedless("log-1"), signers=SIGNERS, wall_ms=lambda: 7)
     producer = make_producer(log)
     reader = ControlTail(log, Registry(verify), monotonic_ns=time.monotonic_ns)
+    own, auditors = reader.registry, ControlFold(verify)
+
+    def feed(record: RawRecord, *_: object) -> None:
+        auditors.feed(record.offset, record.value, record.signature)
+
+    reader.listen(feed)
     audited = PartitionReader(log, log.topic(CONTROL), 20.0)
     await out.start()
     await producer.start()
@@ -105,10 +120,26 @@ async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: st
             DomainCreated(domain="acme-chat", tenant="acme"),
             HoldSet(hold="h0", domain="acme-chat", reason="court"),
             DeletionRequested(scope=ACME, requester="dpo"),
+            Granted(public_key=RETIRED.public_key, roles=tuple(Role), label="of before"),
+            Granted(public_key=NODE.public_key, roles=tuple(BOUND_ROLES), label="node", workers=("else",)),
         ):
             await out.append(body)
         await reader.catch_up()
-        before = told(reader.registry)
+        for attempt in BEHIND:
+            assert {own.why_not(RETIRED.id, role, attempt) for role in ROLE_OF_KIND[attempt.kind]} == {""}
+        await out.append(Revoked(public_key=RETIRED.public_key))
+        await reader.catch_up()
+        before, end = told(own), own.next_offset
+        for fold in (own, auditors):
+            for role in Role:
+                others = [body for body in BEHIND if role not in ROLE_OF_KIND[body.kind]]
+                assert await refused(log, fold, SIGNERS[role], others) == {"role_not_granted"}
+            assert await refused(log, fold, RETIRED, BEHIND) == {"revoked_signer"}
+            assert await refused(log, fold, STRANGER, BEHIND) == {"unknown_signer"}
+            assert await refused(log, fold, NODE, BEHIND) == {"role_not_granted", "outside_grant"}
+        assert await refused(log, own, SIGNERS[Role.OPERATOR], ATTEMPTS[:1]) == {"second_genesis"}
+        await reader.catch_up()
+        assert own.next_offset == end
         sent = 0
         for attempt in ATTEMPTS:
             allowed = ROLE_OF_KIND[attempt.kind]
@@ -117,8 +148,7 @@ async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: st
                 for claimed in (role, *allowed):
                     await forge(producer, log, attempt, SIGNERS[role], claimed)
                     sent += 1
-        stranger = Signer.from_seed(bytes(32))
-        await forge(producer, log, ATTEMPTS[4], stranger, Role.CONTROL)
+        await forge(producer, log, ATTEMPTS[4], STRANGER, Role.CONTROL)
         await producer.flush()
         await reader.catch_up()
         assert told(reader.registry) == before
@@ -144,6 +174,20 @@ async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: st
         await producer.stop()
         await reader.stop()
         await audited.stop()
+
+
+async def refused(
+    log: KafkaConnection, fold: AskedFold, signer: Signer, bodies: Sequence[ControlBody]
+) -> set[str]:
+    """Why a writer doesn't write each of these under a key, whatever role it claims."""
+    writer, reasons = ControlWriter(log, fold, signers=dict.fromkeys(Role, signer), wall_ms=lambda: 7), set()
+    await writer.start()
+    for body in bodies:
+        with pytest.raises(GrantError, match="nothing was written") as caught:
+            await writer.append(body)
+        reasons.add(caught.value.reason)
+    await writer.stop()
+    return reasons
 
 
 async def forge(

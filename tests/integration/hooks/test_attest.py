@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from events.ids import Role
-from events.model.control import Registered
+from events.model.control import Granted, Registered
 from kvledger.attesting import Attester, EngineEnd
 from kvledger.cluster import ClusterAddress, ClusterError, connected
 from kvledger.command.audit import audit_requests
 from kvledger.control import connection, control_writer, read_registry
+from kvledger.keyfile import ensure_key, load_signer
 from kvledger.settings import Settings
 from tests.support.command import failure, kvledger
 from tests.support.fake_cluster import FakeCluster, pod, terminated
@@ -33,7 +34,7 @@ async def register(settings: Settings, worker: str, life: str, **place: Any) -> 
     body = Registered(
         worker=worker, rank=0, epoch=f"e-{life}", engine_life=life, public_key=bytes(32), partition=0, **place
     )
-    async with control_writer(settings, registry.log, Role.ENROLMENT) as writer:
+    async with control_writer(settings, registry, Role.ENROLMENT) as writer:
         await writer.append(body)
 
 
@@ -91,6 +92,27 @@ async def test_pods_are_watched_and_their_ends_attested(settings: Settings, tmp_
     assert {worker for worker, _ in exits} == {"w-a", "w-c", "w-d"}
     assert exits["w-a", "life-a"].attester == "kubernetes"
     assert "node-1" in exits["w-a", "life-a"].evidence
+
+
+async def test_an_end_that_the_key_may_not_attest_is_left_and_said_once(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, cluster = settings.model_copy(update={"home": tmp_path / "node"}), FakeCluster()
+    ensure_key(node.home, Role.SUPERVISOR)
+    key = load_signer(node.home, Role.SUPERVISOR).public_key
+    for name in ("a", "b"):
+        await register(settings, f"w-{name}", f"life-{name}", pod=f"uid-{name}", container="engine")
+        await cluster.put(ended(f"containerd://{name}", f"uid-{name}", phase="Failed"))
+    async with control_writer(settings, await read_registry(connection(settings)), Role.OPERATOR) as writer:
+        await writer.append(Granted(public_key=key, roles=(Role.SUPERVISOR,), label="n", workers=("w-b",)))
+    async with cluster.serving(), connected(address(cluster, tmp_path)) as client:
+        attester = Attester(node, client, told=lambda *_: None)
+        assert [await attester.once() for _ in range(2)] == [1, 0]
+        await attester.stop()
+    assert caplog.text.count("the end of w-a is not attested: the supervisor key") == 1
+    assert "outside_grant" in caplog.text
+    registry = await read_registry(connection(settings))
+    assert (set(registry.exits), registry.ignored.total()) == ({("w-b", "life-b")}, 0)
 
 
 async def test_a_wrong_token_is_named_and_so_is_a_cluster_that_is_away(

@@ -57,8 +57,7 @@ def deletion(tenant: str) -> DeletionRequested:
 
 async def append(settings: Settings, at: KafkaConnection, *bodies: ControlBody) -> None:
     """Each a batch of its own."""
-    log = (await read_registry(at)).log
-    async with control_writer(settings, log, Role.CONTROL) as writer:
+    async with control_writer(settings, await read_registry(at), Role.CONTROL) as writer:
         for body in bodies:
             await writer.append(body)
 

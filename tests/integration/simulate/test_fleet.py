@@ -142,7 +142,7 @@ async def test_a_deletion_empties_its_tenant_and_nobody_else(settings: Settings,
             }
             for worker in fleet.workers
         }
-        async with control_writer(settings, fleet.host.registry.log, Role.CONTROL) as writer:
+        async with control_writer(settings, fleet.host.registry, Role.CONTROL) as writer:
             order = await writer.append(
                 DeletionRequested(scope=TenantScope(tenant="acme"), requester="test"),
                 idempotency_key="one",

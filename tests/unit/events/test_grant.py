@@ -19,6 +19,7 @@ from events.model.control import (
     ControlBody,
     DomainCreated,
     ExitAttested,
+    Genesis,
     Granted,
     HolderDestroyed,
     HolderEncrypted,
@@ -213,6 +214,15 @@ def test_an_unbound_key_may_say_everything_of_its_role() -> None:
 
 def test_asking_for_a_key_that_nobody_granted() -> None:
     assert All().index.why_not(KeyId("0" * 16), Role.ENROLMENT, registered("gpu-1")) == "unknown_signer"
+
+
+def test_only_its_operator_begins_a_log_and_only_once() -> None:
+    empty, begun = Registry(verify), All().index
+    genesis = Genesis(log="log-1", operator_key=NODE.public_key, partitions=2)
+    assert empty.why_not(NODE.id, Role.OPERATOR, genesis) == ""
+    assert empty.why_not(KeyId("0" * 16), Role.OPERATOR, genesis) == "genesis_malformed"
+    assert empty.why_not(NODE.id, Role.ENROLMENT, registered("gpu-1")) == "no_genesis"
+    assert begun.why_not(NODE.id, Role.OPERATOR, genesis) == "second_genesis"
 
 
 @pytest.mark.parametrize(

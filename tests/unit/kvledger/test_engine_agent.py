@@ -6,26 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from events.hooks.host import HookHost
+from events.fold.registry import Registry
 from events.ids import Role
 from events.kafka.connection import LogUnavailableError
 from events.model.control import ExitAttested
+from events.signing import verify
 from kvledger import engine_agent
 from kvledger.engine_agent import ExitAttester
 from kvledger.keyfile import ensure_key
 from kvledger.settings import Settings
 from tests.support.engine_with_agent import until
-
-
-def host(why: str = "") -> HookHost:
-    """Of a log whose grants let the supervisor's key say it, or not: `why`."""
-    registry = SimpleNamespace(log="log-1", why_not=lambda *_: why)
-    return cast(HookHost, SimpleNamespace(registry=registry))
 
 
 @pytest.fixture
@@ -43,8 +36,8 @@ class Log:
         self.taken: list[ExitAttested] = []
 
     @asynccontextmanager
-    async def writer(self, settings: Settings, log: str, *roles: Role) -> AsyncIterator[Log]:
-        assert (log, roles) == ("log-1", (Role.SUPERVISOR,))
+    async def writer(self, settings: Settings, registry: Registry, *roles: Role) -> AsyncIterator[Log]:
+        assert roles == (Role.SUPERVISOR,)
         self.tries += 1
         if self.tries <= self.away:
             if self.tries % 3 == 0:
@@ -62,7 +55,7 @@ async def test_an_end_is_attested_once_the_log_is_back(
     log = Log(away=100)
     monkeypatch.setattr(engine_agent, "control_writer", log.writer)
     monkeypatch.setattr(engine_agent, "ATTEST_EVERY_S", (0.0, 0.0))
-    attester = ExitAttester(settings, host())
+    attester = ExitAttester(settings, Registry(verify))
     attester.of("w0")("life-1", "process 1 ended")
     await until(lambda: bool(log.taken))
     assert [(one.worker, one.engine_life) for one in log.taken] == [("w0", "life-1")]
@@ -74,21 +67,8 @@ async def test_one_that_was_not_attested_before_the_bridge_ends_is_named(
 ) -> None:
     log = Log(away=1_000_000)
     monkeypatch.setattr(engine_agent, "control_writer", log.writer)
-    attester = ExitAttester(settings, host())
+    attester = ExitAttester(settings, Registry(verify))
     attester.of("w0")("life-1", "process 1 ended")
     await until(lambda: log.tries == 1)
     await attester.stop()
     assert "life-1 is not attested: the bridge was ended first" in caplog.text
-
-
-async def test_nothing_is_written_that_the_log_would_ignore(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = Log(away=0)
-    monkeypatch.setattr(engine_agent, "control_writer", log.writer)
-    attester = ExitAttester(settings, host("outside_grant"))
-    attester.of("w0")("life-1", "process 1 ended")
-    await until(lambda: "isn't attested yet" in caplog.text)
-    await attester.stop()
-    assert "outside_grant" in caplog.text
-    assert (log.tries, log.taken) == (0, [])
