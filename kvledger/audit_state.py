@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -69,7 +70,10 @@ class AuditStates:
         """The state of a request, or why there is none that fits."""
         if not self._keep:
             return None, ""
-        spill = self._open(number, main.registry.log)
+        try:
+            spill = self._open(number, main.registry.log)
+        except OSError as error:
+            return None, str(error)
         if spill is None:
             return None, "another audit of the request is running"
         path = self._path(number, main.registry.log, "state")
@@ -97,10 +101,11 @@ class AuditStates:
             return None, str(error)
         return found, ""
 
-    def save(self, number: int, evidence: Evidence, partitions: list[LastRecord], main: MainLog) -> None:
-        """Keeps an evidence that reaches to `partitions`, where the main log as it is now ends."""
+    def save(self, number: int, evidence: Evidence, partitions: list[LastRecord], main: MainLog) -> str:
+        """Keeps an evidence that reaches to `partitions`, where the main log as it is now ends; why it couldn't be
+        written, if so. Then nothing is kept of it."""
         if number not in self._kept:
-            return
+            return ""
         spill = self._spills[number]
         raw = pack(
             evidence,
@@ -112,16 +117,23 @@ class AuditStates:
             self._rule,
         )
         path = self._path(number, main.registry.log, "state")
-        if raw is None:
-            path.unlink(missing_ok=True)
-            return
-        spill.sync()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            if raw is None:
+                path.unlink(missing_ok=True)
+                return ""
+            spill.sync()
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+            return f"what was read can't be kept for the next audit: {path}: {error.strerror or error}"
+        return ""
 
     def discard(self, log: str) -> None:
         """Forgets the states of this run: something of them was changed."""
