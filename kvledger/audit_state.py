@@ -103,7 +103,7 @@ class AuditStates:
 
     def save(self, number: int, evidence: Evidence, partitions: list[LastRecord], main: MainLog) -> str:
         """Keeps an evidence that reaches to `partitions`, where the main log as it is now ends; why it couldn't be
-        written, if so. Then nothing is kept of it."""
+        written, if so. Then what was kept before stays."""
         if number not in self._kept:
             return ""
         spill = self._spills[number]
@@ -131,7 +131,6 @@ class AuditStates:
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
             return f"what was read can't be kept for the next audit: {path}: {error.strerror or error}"
         return ""
 
