@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from events.kafka.bootstrap import leaves_nothing
 from events.kafka.connection import KafkaConnection, LogUnavailableError, RawRecord, raw_record
 from events.kafka.continuity import Continuity
 from events.kafka.deadline import within
@@ -49,6 +51,7 @@ class PartitionReader:
             max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
             request_timeout_ms=10_000,
         )
+        leaves_nothing(self._consumer._client)
         try:
             await within(self._consumer.start(), self.timeout_s)
             self._consumer.assign([TopicPartition(self.topic, p) for p in range(partitions)])
@@ -56,6 +59,9 @@ class PartitionReader:
         except (KafkaError, TimeoutError, OSError) as error:
             await self.stop()
             raise self._unavailable("can't be opened") from error
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         self.starts = {int(tp.partition): int(offset) for tp, offset in found.items()}
         self.rewind()
 
@@ -256,6 +262,7 @@ async def append_audit(connection: KafkaConnection, key: str, values: list[bytes
         enable_idempotence=True,
         request_timeout_ms=10_000,
     )
+    leaves_nothing(producer.client)
     try:
         await within(producer.start(), timeout_s)
         for value in values:

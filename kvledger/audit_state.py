@@ -70,7 +70,10 @@ class AuditStates:
         """The state of a request, or why there is none that fits."""
         if not self._keep:
             return None, ""
-        spill = self._open(number, main.registry.log)
+        try:
+            spill = self._open(number, main.registry.log)
+        except OSError as error:
+            return None, str(error)
         if spill is None:
             return None, "another audit of the request is running"
         path = self._path(number, main.registry.log, "state")
@@ -98,10 +101,11 @@ class AuditStates:
             return None, str(error)
         return found, ""
 
-    def save(self, number: int, evidence: Evidence, partitions: list[LastRecord], main: MainLog) -> None:
-        """Keeps an evidence that reaches to `partitions`, where the main log as it is now ends."""
+    def save(self, number: int, evidence: Evidence, partitions: list[LastRecord], main: MainLog) -> str:
+        """Keeps an evidence that reaches to `partitions`, where the main log as it is now ends; why it couldn't be
+        written, if so. Then what was kept before stays."""
         if number not in self._kept:
-            return
+            return ""
         spill = self._spills[number]
         raw = pack(
             evidence,
@@ -113,11 +117,15 @@ class AuditStates:
             self._rule,
         )
         path = self._path(number, main.registry.log, "state")
-        if raw is None:
-            path.unlink(missing_ok=True)
-            return
-        spill.sync()
-        put(path, raw, mode=0o600)
+        try:
+            if raw is None:
+                path.unlink(missing_ok=True)
+                return ""
+            spill.sync()
+            put(path, raw, mode=0o600)
+        except OSError as error:
+            return f"what was read can't be kept for the next audit: {path}: {error.strerror or error}"
+        return ""
 
     def discard(self, log: str) -> None:
         """Forgets the states of this run: something of them was changed."""

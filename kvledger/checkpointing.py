@@ -110,7 +110,7 @@ async def judge_anchored(
         anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses, damage)
         complaints += past.begins if isinstance(past, ArchivedReader) else []
         if states is not None and not settled.new and not anchoring.problems:
-            _keep(states, numbers, sealer, audit)
+            complaints += _keep(states, numbers, sealer, audit)
     verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
     return verdicts, anchor, complaints
 
@@ -128,17 +128,18 @@ def _resumed(
     return found if len(found) == len(set(numbers)) else {}
 
 
-def _keep(states: AuditStates, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit) -> None:
-    """Keeps the evidence if the main log ends where it does: another auditor may have sealed more since."""
+def _keep(states: AuditStates, numbers: Sequence[int], sealer: Sealer, audit: LiveAudit) -> list[str]:
+    """Keeps the evidence if the main log ends where it does: another auditor may have sealed more since. Says what
+    couldn't be kept."""
     ends = {p: sealer.main.ends.get((EVENTS.name, p), 0) for p in audit.ends}
     if ends != audit.ends:
-        return
+        return []
     partitions = []
     for p, end in sorted(audit.ends.items()):
         offset, leaf = audit.last.get(p, (None, None))
         partitions.append(LastRecord(partition=p, end=end, offset=offset, leaf=leaf))
-    for number in numbers:
-        states.save(number, audit.evidence[number], partitions, sealer.main)
+    told = [states.save(number, audit.evidence[number], partitions, sealer.main) for number in numbers]
+    return [why for why in told if why]
 
 
 async def _anchor(

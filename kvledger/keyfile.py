@@ -83,13 +83,16 @@ def public_key_path(home: Path, role: Role) -> Path:
 
 
 def ensure_key(home: Path, role: Role) -> None:
-    """Makes a role's key unless there is one, and its public half beside it."""
-    path = key_path(home, role)
-    if not path.exists():
-        write_private(path, secrets.token_bytes(32).hex() + "\n")
-    public = public_key_path(home, role)
-    if not public.exists():
-        write_private(public, load_signer(home, role).public_key.hex() + "\n")
+    """Makes a role's key unless there is one, and its public half beside it. Who does so at the same time waits: a
+    key that has signed something and is then replaced is lost."""
+    path, public = key_path(home, role), public_key_path(home, role)
+    if path.exists() and public.exists():
+        return  # also where nothing may be written
+    with locked(path):
+        if not path.exists():
+            write_private(path, secrets.token_bytes(32).hex() + "\n")
+        if not public.exists():
+            write_private(public, load_signer(home, role).public_key.hex() + "\n")
 
 
 def ensure_domain_secret(home: Path, domain: str) -> None:

@@ -9,11 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
 from kvledger.stack.state import Endpoints
 from tests.support.stack import drop_database, make_database, make_template, stack_settings, with_database
+
+# A property holds or doesn't; how long an example takes is the machine's matter, and the same examples are tried
+# each time. `--hypothesis-profile explore` tries others.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("repeat")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from events.errors import KvledgerError
+from events.kafka.bootstrap import leaves_nothing
 from events.kafka.leader_epoch import leader_epochs
 from events.topic import MAX_RECORD_BYTES, SIGNATURE_HEADER, Topic, TopicNames
 
@@ -82,7 +83,7 @@ def make_producer(
     max_request_bytes: int = PRODUCER_LIMIT_BYTES,
 ) -> Any:
     """An idempotent acks=all producer, not yet started; one in-order stream per key."""
-    return AIOKafkaProducer(
+    producer = AIOKafkaProducer(
         bootstrap_servers=connection.bootstrap,
         client_id=client_id,
         acks="all",
@@ -93,6 +94,8 @@ def make_producer(
         request_timeout_ms=10_000,
         retry_backoff_ms=100,
     )
+    leaves_nothing(producer.client)
+    return producer
 
 
 class LogTail:
@@ -117,6 +120,7 @@ class LogTail:
             request_timeout_ms=10_000,
             retry_backoff_ms=100,
         )
+        leaves_nothing(self._consumer._client)
         try:
             await self._consumer.start()
             self._consumer.assign([TopicPartition(*where) for where in self._start])

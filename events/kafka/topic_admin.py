@@ -13,6 +13,7 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from aiokafka.structs import TopicPartition
 
+from events.kafka.bootstrap import leaves_nothing
 from events.kafka.connection import PRODUCER_LIMIT_BYTES, KafkaConnection, LogUnavailableError
 from events.topic import ALL, DEAD, Topic
 
@@ -157,11 +158,15 @@ class _Admin:
         self._client = AIOKafkaAdminClient(
             bootstrap_servers=self._connection.bootstrap, request_timeout_ms=15_000
         )
+        leaves_nothing(self._client._client)
         try:
             await self._client.start()
         except KafkaError as error:
             await self._client.close()
             raise LogUnavailableError(f"no answer from Kafka at {self._connection.bootstrap}") from error
+        except asyncio.CancelledError:
+            await self._client.close()
+            raise
         return self._client
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import load_settings
+from kvledger.whole_file import write_whole
 from kvledger.wording import counted
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _archive(
         or_unavailable(lambda: archive_log(settings, to, write=write, release=release, keep_days=keep_days))
     )
     if metrics is not None:
-        _replace(metrics, metrics_of(state))
+        write_whole(metrics, metrics_of(state).encode(), advice="--metrics FILE", exit_code=ExitCode.USAGE)
     if as_json:
         typer.echo(json.dumps(_document(state)))
     else:
@@ -181,15 +182,6 @@ def _check(to: str, key: str, log: str | None, *, as_json: bool) -> None:
             typer.echo(f"  ! {line}")
     if found.problems:
         raise CommandError(found.problems[0], advice="restore it from another copy, or from the log")
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError as error:
-        raise _usage(f"--metrics: {path} can't be written ({error.strerror})") from error
 
 
 def _usage(message: str) -> CommandError:

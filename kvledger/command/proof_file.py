@@ -29,10 +29,16 @@ def public_key_of(text: str, option: str = "--key", command: str = "audit") -> b
         return CommandError(f"{option}{message}", advice=advice, exit_code=ExitCode.USAGE)
 
     path = Path(text)
-    if len(text) < 4_096 and not path.exists() and not all(sign in hexdigits for sign in text.strip()):
-        raise wrong(f": there is no file {text}; give a file's path or 64 hexadecimal characters")
     try:
-        content = path.read_text() if len(text) < 4_096 and path.is_file() else text
+        # Longer than any file's name may be is an error of its own.
+        is_file, exists = path.is_file(), path.exists()
+    except OSError:
+        is_file = exists = False
+    if not exists and not all(sign in hexdigits for sign in text.strip()):
+        named = text if len(text) <= 200 else f"{text[:200]}…"
+        raise wrong(f": there is no file {named}; give a file's path or 64 hexadecimal characters")
+    try:
+        content = path.read_text() if is_file else text
         raw = bytes.fromhex(content.strip())
     except (OSError, ValueError) as error:
         raise wrong(" takes 64 hexadecimal characters, or a file that holds them") from error

@@ -39,7 +39,7 @@ def verify(
 
     from auditor.proof import BundleError, unseal
     from events.receipt import Receipt
-    from kvledger.command.proof_file import public_key_of
+    from kvledger.command.proof_file import public_key_of, read_file
 
     public_key = public_key_of(key, "--key", "receipt verify")
     try:
@@ -62,10 +62,11 @@ def verify(
             "give the key of who signs orders, keys/control.pub; kvledger key list shows which key has that id",
         )
     if bundle is not None:
+        shown = read_file(bundle)
         try:
-            statement = json.loads(unseal(bundle.read_bytes().partition(b"\n")[0])[1])
+            statement = json.loads(unseal(shown.partition(b"\n")[0])[1])
             about = statement["subject"][0]["digest"]["sha256"]
-        except (OSError, BundleError, ValueError, KeyError, IndexError, TypeError) as error:
+        except (BundleError, ValueError, KeyError, IndexError, TypeError) as error:
             raise _invalid(f"{bundle} is no bundle ({type(error).__name__})", ANOTHER_BUNDLE) from error
         if about != given.record_sha256:
             raise _invalid(f"{bundle} is about another request than this receipt", ANOTHER_BUNDLE)

@@ -91,8 +91,8 @@ def serve(
             advice="stop what listens there, or give --port",
             exit_code=ExitCode.UNAVAILABLE,
         ) from error
-    stopping = threading.Thread(target=server.shutdown, daemon=True)
-    signal.signal(signal.SIGTERM, lambda *_: stopping.start())
+    # A thread of its own each time: who tells it twice to stop doesn't interrupt the stopping.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
     typer.echo(f"witness {own.name} listens on http://{host}:{server.server_port}")
     try:
         server.serve_forever()

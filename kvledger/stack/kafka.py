@@ -149,8 +149,11 @@ async def answers(bootstrap: str) -> bool:
     from aiokafka.client import AIOKafkaClient
     from aiokafka.errors import KafkaError
 
+    from events.kafka.bootstrap import leaves_nothing
+
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=_ANSWER_TIMEOUT_MS)
+    leaves_nothing(client)
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
             await client.bootstrap()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvledger.keyfile import write_private
 from kvledger.stack.failure import DataVersionError, StackError
 from kvledger.stack.port import LOOPBACK
 from kvledger.stack.process import start_stamp
@@ -65,9 +66,8 @@ class Postgres:
         self.data.mkdir(mode=0o700, exist_ok=True)
         password = self.folder / "password"
         if not password.is_file():
-            descriptor = os.open(password, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(24) + "\n")
+            # Whole: one that a crash left empty would be taken for the password from then on.
+            write_private(password, secrets.token_urlsafe(24) + "\n")
         if self.run_as is not None:
             shutil.chown(self.data, self.run_as)
         self._drop_stale_pid()

@@ -127,7 +127,8 @@ def test_simulate_fills_a_running_stack_until_it_is_stopped(home: Path, cwd: Pat
         assert done.returncode == 0, done.stderr
         counts = json.loads(done.stdout.splitlines()[-1])
         assert (counts["requests"], counts["wrong_unflagged"]) == (40, 0)
-        assert workers(at.lookup_url) == {"sim-0": "closed", "sim-1": "closed"}
+        # The service reads on its own what the command has written.
+        wait_until(lambda: workers(at.lookup_url) == {"sim-0": "closed", "sim-1": "closed"})
         with (
             (cwd / "out").open("wb") as out,
             subprocess.Popen(
@@ -140,7 +141,7 @@ def test_simulate_fills_a_running_stack_until_it_is_stopped(home: Path, cwd: Pat
         ):
             try:
                 wait_until(lambda: b"the workers stay until" in (cwd / "out").read_bytes())
-                assert workers(at.lookup_url) == {"sim-0": "live", "sim-1": "live"}
+                wait_until(lambda: workers(at.lookup_url) == {"sim-0": "live", "sim-1": "live"})
                 second = kvledger("simulate", "--requests", "1", home=home, folder=cwd)
                 assert second.returncode == 69
                 assert "another simulation runs" in failure(second)

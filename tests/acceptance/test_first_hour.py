@@ -79,12 +79,13 @@ async def test_from_an_address_to_a_right_answer(stack: Path) -> None:
         assert (await http.post(f"{engine.http_url}/v1/completions", json=body)).status_code == 200
         asked = {"profile": "fake", "token_ids": PROMPT, "max_staleness_ms": 2_000}
         url = lookup_url(stack)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
-                answer = await http.post(f"{url}/v1/lookup", json=asked)
+                answer = await http.post(f"{url}/v1/lookup", json=asked, timeout=30)
                 matches = answer.json().get("matches", [])
                 if matches and matches[0]["matched_tokens"] == len(PROMPT):
                     break
+                await asyncio.sleep(0.1)
         assert matches[0]["endpoint"] == engine.http_url
         code, document = await doctor(stack)
         (row,) = document["ranks"]

@@ -22,7 +22,7 @@ from events.model.part import UnknownEvents
 from events.signing import verify
 from tests.support.folded_stream import CONTENT, FoldedStream
 
-LONG_S = 10.0
+LONG_S = 30.0
 
 
 class BridgedStream:

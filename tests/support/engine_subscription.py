@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
+from typing import cast
+
+import zmq.asyncio
 
 from events.hooks.engine_position import EngineMessage
 from events.hooks.engine_source import Confirmed, SourceItem
 from events.hooks.zmq_source import ZmqSource
 from tests.support.fake_engine import FakeEngine
 
-LONG_S = 10.0
+LONG_S = 30.0
 
 
 def tokens(seed: int, blocks: int = 2) -> list[int]:
@@ -45,14 +49,32 @@ async def until_live(source: ZmqSource, engine: FakeEngine) -> None:
             await engine.clear()
 
 
-async def arrived(source: ZmqSource) -> None:
-    """Wait until what was published is in the subscription's queue; nothing is taken."""
-    assert source.subscription.socket is not None
+async def arrived(source: ZmqSource, seq: int) -> None:
+    """Wait until the message of this number is in the subscription's queue, with all before it; nothing is taken."""
+    socket = source.subscription.socket
+    assert socket is not None
+    frames: list[list[bytes]] = []
     async with asyncio.timeout(LONG_S):
-        while not await source.subscription.socket.poll(10):
-            pass
-    # The rest of a burst follows on the same connection.
-    await asyncio.sleep(0.1)
+        while not frames or frames[-1][1] != struct.pack(">Q", seq):
+            frames.append(await socket.recv_multipart())
+    source.subscription.socket = cast("zmq.asyncio.Socket", Refilled(socket, frames))
+
+
+class Refilled:
+    """A socket into whose queue was put back what had been taken, for a reader that doesn't wait."""
+
+    def __init__(self, socket: zmq.asyncio.Socket, frames: list[list[bytes]]) -> None:
+        self._socket = socket
+        self._frames = frames
+
+    async def poll(self, timeout_ms: int) -> bool:
+        return bool(self._frames) or bool(await self._socket.poll(timeout_ms))
+
+    async def recv_multipart(self, flags: int) -> list[bytes]:
+        return self._frames.pop(0) if self._frames else await self._socket.recv_multipart(flags)
+
+    def close(self, linger: int) -> None:
+        self._socket.close(linger=linger)
 
 
 async def publish(engine: FakeEngine, count: int) -> None:

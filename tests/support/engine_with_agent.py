@@ -12,7 +12,7 @@ import pytest
 from events.hooks.agent import Agent, attach
 from tests.support.fake_core import SIZE, FakeCore, Request, engine_modules, external
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @pytest.fixture

@@ -393,7 +393,7 @@ class FakeCore:
         """Has something done on the engine's thread; its result."""
         done: queue.Queue[Any] = queue.Queue()
         self.input_queue.put((ABORT, lambda: done.put(work())))
-        return done.get(timeout=10)
+        return done.get(timeout=30)
 
     def has_work(self) -> bool:
         return self.scheduler.has_requests()

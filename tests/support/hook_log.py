@@ -46,7 +46,7 @@ def ring() -> KeyRing:
     return KeyRing({domain: sha256(domain.encode()) for domain in DOMAINS})
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Waits for a condition; raises AssertionError when it doesn't come."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():

@@ -40,7 +40,7 @@ async def hosted(
         bridge.bind(hook, attachment)
         host.begin(hook)
         running = asyncio.create_task(bridge.run())
-        assert await hook.opened(15)
+        assert await hook.opened(60)
         try:
             yield hook
         finally:

@@ -51,7 +51,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def until(holds: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
+async def until(holds: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
     """Waits for a condition that can be seen; its value when it holds."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -15,7 +15,7 @@ from events.topic import TopicNames
 from indexer.service.config import LoadSnapshot, ServiceConfig
 from indexer.service.server import RunningServer, start
 from router_client.client import RouterClient
-from router_client.failure import StaleError, UnavailableError
+from router_client.failure import StaleError, TokenAheadError, UnavailableError
 from router_client.wire import Answer
 from tests.support.live_log import RING, SIGNERS, until
 from tests.support.reader_world import chain_of
@@ -39,7 +39,7 @@ async def serving(
     server = await start(config)
     try:
         if ready:
-            async with httpx.AsyncClient(base_url=url(server)) as http:
+            async with httpx.AsyncClient(base_url=url(server), timeout=20) as http:
                 await until(lambda: _ready(http))
         yield server
     finally:
@@ -62,7 +62,7 @@ async def answered(client: RouterClient, holds: Any, **asked: Any) -> Answer:
             found = await client.lookup(
                 **{"profile": "tiny", "token_ids": TOKENS, "domain": "default", "max_staleness": 2.0, **asked}
             )
-        except (StaleError, UnavailableError):
+        except (StaleError, TokenAheadError, UnavailableError):
             return None
         return found if holds(found) else None
 

@@ -28,6 +28,14 @@ def processes_of(home: Path) -> dict[int, str]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process; a dead one that nobody has waited for yet isn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def listeners_of(pids: Iterable[int]) -> list[IPv4Address | IPv6Address]:
     """Local address of every TCP socket on which one of the processes waits for connections."""
     own: set[str] = set()

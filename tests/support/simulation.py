@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from events.codec import decode_batch
 from events.fold.apply import apply
+from events.fold.change import Outcome
 from events.fold.state import StreamState
 from events.identity import profile_digest, root_parent
 from events.ids import StreamKey
@@ -34,8 +36,10 @@ def prepared_log(monkeypatch: pytest.MonkeyPatch, home: Path, kafka: str, prefix
     return load_settings()
 
 
-async def folded(settings: Settings) -> dict[StreamKey, StreamState]:
-    """Every stream of `kv.events`, from the log's start to its end now."""
+async def folded(
+    settings: Settings, outcomes: Counter[tuple[StreamKey, Outcome]] | None = None
+) -> dict[StreamKey, StreamState]:
+    """Every stream of `kv.events`, from the log's start to its end now; what came of its records is counted."""
     at = connection(settings)
     topic = at.topic(EVENTS)
     tail = LogTail(at, {(topic, partition): 0 for partition in range(settings.partitions)})
@@ -46,7 +50,9 @@ async def folded(settings: Settings) -> dict[StreamKey, StreamState]:
         left = {where for where, end in ends.items() if end}
         while left:
             for record in await tail.fetch(timeout_ms=200):
-                _fold(states, record.value)
+                found = _fold(states, record.value)
+                if outcomes is not None:
+                    outcomes[found] += 1
                 where = (record.topic, record.partition)
                 if record.offset + 1 >= ends[where]:
                     left.discard(where)
@@ -55,10 +61,10 @@ async def folded(settings: Settings) -> dict[StreamKey, StreamState]:
     return states
 
 
-def _fold(states: dict[StreamKey, StreamState], value: bytes) -> None:
+def _fold(states: dict[StreamKey, StreamState], value: bytes) -> tuple[StreamKey, Outcome]:
     batch = decode_batch(value)
     state = states.setdefault(batch.header.stream, StreamState(batch.header.stream, batch.header.epoch_no))
-    apply(state, batch)
+    return batch.header.stream, apply(state, batch).outcome
 
 
 class Names:

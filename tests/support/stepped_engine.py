@@ -57,7 +57,7 @@ class SteppedEngine:
     async def start(self, host: HookHost, stream: EngineStream | None = None) -> Hook:
         identity = HookIdentity(self.worker, self.rank)
         self.hook = await host.add(identity, self.engine.life, self, stream or self.stream())
-        assert await self.hook.opened(15)
+        assert await self.hook.opened(60)
         return self.hook
 
     def serve(self, tenant: str, ids: Sequence[int], *, outputs: int = 0) -> None:

@@ -56,7 +56,7 @@ async def test_a_log_that_was_cut_and_written_over_does_not_stand(tmp_path: Path
         settings = in_force(wanted, given)
         at = KafkaConnection(given.kafka)
         events, control = at.topic(EVENTS), at.topic(CONTROL)
-        log = AuditedLog(at, timeout_s=10.0)
+        log = AuditedLog(at, timeout_s=30.0)
         try:
             await send(at, events, b"a", b"b")
             await send(at, control, b"garbage")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ EARLIER = "what lies before the newest records was read by an earlier audit of t
 
 
 async def test_what_was_kept_saves_reading_and_changes_no_verdict(
-    published: Published, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    published: Published, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = published.log
     settings = Settings(home=published.home, kafka=published.kafka, topic_prefix=published.prefix)
@@ -70,6 +71,22 @@ async def test_what_was_kept_saves_reading_and_changes_no_verdict(
     assert (await audit())[1]
     state.with_suffix(".seen").write_bytes(b"")
     assert (await audit())[0] == verdict
+
+    # Where nothing can be kept, everything is read, and what was judged is written all the same.
+    kept_at = published.home / "audit-state"
+    kept_at.rename(tmp_path / "away")
+    kept_at.write_text("")
+    assert (await audit())[:2] == (verdict, False)
+    kept_at.unlink()
+    (tmp_path / "away").rename(kept_at)
+    assert (await audit())[:2] == (verdict, True)
+    partial = state.with_name(f".{state.name}.{os.getpid()}")
+    partial.mkdir()
+    capsys.readouterr()
+    assert (await audit())[:2] == (verdict, True)
+    assert "can't be kept for the next audit" in capsys.readouterr().err
+    partial.rmdir()
+    assert (await audit())[:2] == (verdict, True)
 
     place = str(tmp_path / "archive")
     done = await archive_log(settings, place, write=True, release=True, keep_days=0)

@@ -98,7 +98,7 @@ class Stage:
         """Orders the deletion of the scope; it is proven, and both verifiers say so from the file."""
         number = int((await self.post("/v1/deletions", {"scope": scope}))["request"])
         path = self.folder / f"{number}.jsonl"
-        (verdict,) = await audit_requests(self.settings, [number], wait_s=40, bundle=path)
+        (verdict,) = await audit_requests(self.settings, [number], wait_s=90, bundle=path)
         assert (verdict.kind, verdict.reasons) == (VerdictKind.PROVEN, ()), scope
         raw = path.read_bytes()
         assert verify_bundle(raw, self.operator).verdict == verdict

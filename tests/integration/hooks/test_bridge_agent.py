@@ -104,7 +104,7 @@ async def test_one_tenant_is_deleted_and_the_other_stays_warm(
 async def test_the_ack_waits_for_a_request_that_holds_what_is_deleted(
     log: HookLog, core: FakeCore, agent: Agent, path: str
 ) -> None:
-    core.step_s = 0.005
+    core.step_s = 0.01
     async with bridged(log, core, path):
         await confirmed(log)
         running = core.add(Request("a", prompt(1, 2), outputs=100_000, cache_salt=salt(log, "acme")))

@@ -137,7 +137,7 @@ async def test_a_lost_record_is_a_gap_for_readers_until_the_snapshot(log: HookLo
     hook.drop_next(1, repair_after_s=0.5)
     engine.serve("acme", [1, 2, 3, 4])
     engine.serve("beta", [7])
-    await until(lambda: log.state(_stream(engine)).status is StreamStatus.GAP)
+    await until(lambda: log.outcomes[Outcome.GAP] == 1)
     await until(lambda: log.state(_stream(engine)).status is StreamStatus.LIVE)
     await applied(log, engine)
     assert len(log.copies("w0")) == engine.truth() == 5
@@ -400,7 +400,7 @@ async def test_a_hook_waits_until_the_log_enables_the_version_that_it_writes(
         await until(lambda: "event_batch" in reporting.why_not_open)
         assert not log.registry.registrations
         await log.writer.append(SchemaEnabled(record="event_batch", version=1))
-        assert await engine.hook.opened(15)
+        assert await engine.hook.opened(60)
         assert reporting.why_not_open == ""
 
 
@@ -411,7 +411,7 @@ async def test_a_truncated_control_log_ends_all_pulses_and_is_told(log: HookLog)
         await until(lambda: ("w0", 0) in log.pulses)
         # As if what this process has read had been cut off the log.
         host.registry.next_offset += 100
-        error = await asyncio.wait_for(host.failure(), 15)
+        error = await asyncio.wait_for(host.failure(), 60)
         assert isinstance(error, LogTruncatedError)
         assert host.failed is error
         sent = host._pulser.sent
@@ -433,7 +433,7 @@ async def test_a_hook_that_lost_a_task_stops_pulsing(log: HookLog) -> None:
         await well.start(host)
         broken.serve("acme", [1])
         number = await log.delete("acme")
-        assert isinstance(await asyncio.wait_for(host.failure(), 15), ZeroDivisionError)
+        assert isinstance(await asyncio.wait_for(host.failure(), 60), ZeroDivisionError)
         assert broken.hook.pulse() is None
         await until(lambda: log.discharged("w1", "acme", number))
         assert well.hook.pulse() is not None
@@ -451,8 +451,9 @@ async def test_statements_agree_with_the_fold(log: HookLog) -> None:
             parts = [part for r in log.records for part in decode_batch(r.value).parts]
             return [e for part in parts for e in part.events if isinstance(e, Statement)]
 
-        await until(lambda: len(stated()) >= 2)
-        assert {statement.count for statement in stated()} == {3}
+        await until(lambda: [statement.count for statement in stated()][-2:] == [3, 3])
+        # One that was made before the prompt came states nothing or none.
+        assert {statement.count for statement in stated()} <= {0, 3}
         state = log.state(_stream(engine))
         assert state.status is StreamStatus.LIVE
         assert {a.state for _, a in state.copies["gpu", 0].values()} == {CopyState.COMMITTED}

@@ -19,13 +19,19 @@ from tests.support.indexer_log import IndexerLog, indexer_log
 from tests.support.store_contract import usage_of
 
 
-async def wait_until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 90.0) -> float:
-    """Seconds until the condition held."""
+async def wait_until(
+    holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 90.0, output: Path | None = None
+) -> float:
+    """Seconds until the condition held. `output`: what to show if it doesn't come."""
     begun = time.monotonic()
     while not await holds():
-        assert time.monotonic() - begun < timeout_s, f"nothing within {timeout_s:g} s"
+        assert time.monotonic() - begun < timeout_s, f"nothing within {timeout_s:g} s{_end_of(output)}"
         await asyncio.sleep(0.05)
     return time.monotonic() - begun
+
+
+def _end_of(output: Path | None) -> str:
+    return "" if output is None else f": {output.read_text()[-4_000:]}"
 
 
 async def positions(database: str, log: IndexerLog) -> dict[int, int]:
@@ -91,7 +97,7 @@ async def test_killed_indexer_goes_on_where_it_was(
     logs = [await log.random(number, number) for number in (0, 1)]
     output = tmp_path / "indexer.log"
     processes.append(log.start("indexer", database, output))
-    await wait_until(lambda: claimed(database, log))
+    started_s = await wait_until(lambda: claimed(database, log))
     for turn in range(3):
         for one in logs:
             await log.send(one.partition, [record.value for record in one.records(150)])
@@ -100,10 +106,11 @@ async def test_killed_indexer_goes_on_where_it_was(
         async def half_way(sent: int = sent) -> bool:
             return sum((await positions(database, log)).values()) > sent - 300
 
-        took_s = await wait_until(half_way)
+        took_s = await wait_until(half_way, output=output)
         if turn:
-            # About 9 s where nothing else runs: 6 of them until the group gives the dead member up.
-            assert took_s < 30, output.read_text()
+            # About 9 s where nothing else runs: 6 of them until the group gives the dead member up. The rest is a
+            # start, which takes as long as this machine takes for one now.
+            assert took_s < 25 + 2 * started_s, output.read_text()
         processes[-1].send_signal(signal.SIGKILL)
         processes[-1].wait(10)
         processes.append(log.start("indexer", database, output))

@@ -52,7 +52,7 @@ async def test_a_snapshot_and_the_log_behind_it_give_the_answer_of_the_whole_log
         await b.store(CHAIN[30:35], parent=CHAIN[29])
         async with (
             serving(kafka, topic_prefix, load_snapshot=store.snapshot) as server,
-            RouterClient(url(server), timeout_s=5) as client,
+            RouterClient(url(server), timeout_s=20) as client,
         ):
             found = await answered(client, lambda a: a.complete)
             assert lengths(found) == {"w0": 3, "w1": 25}
@@ -62,7 +62,7 @@ async def test_a_snapshot_and_the_log_behind_it_give_the_answer_of_the_whole_log
             await answered(client, lambda a: lengths(a) == {"w0": 3, "w1": 35} and a.complete)
         async with (
             serving(kafka, topic_prefix) as server,
-            RouterClient(url(server), timeout_s=5) as client,
+            RouterClient(url(server), timeout_s=20) as client,
         ):
             await answered(client, lambda a: lengths(a) == {"w0": 3, "w1": 35} and a.complete)
     await store.close()
@@ -75,7 +75,7 @@ async def test_a_snapshot_of_another_log_is_not_used(kafka: str, topic_prefix: s
         await project(log, store, log_id="log-other")
         async with (
             serving(kafka, topic_prefix, load_snapshot=store.snapshot) as server,
-            RouterClient(url(server), timeout_s=5) as client,
+            RouterClient(url(server), timeout_s=20) as client,
         ):
             await answered(client, lambda a: lengths(a) == {"w0": 5} and a.complete)
             assert server.service.feed.state.restored_copies is None
@@ -113,7 +113,7 @@ async def test_a_log_that_was_cut_behind_the_snapshot_puts_its_streams_in_gap(
         )
         server = await start(config)
         try:
-            async with RouterClient(url(server), timeout_s=5) as client:
+            async with RouterClient(url(server), timeout_s=20) as client:
                 found = await answered(client, lambda a: lengths(a) == {"w1": 2})
                 assert reasons(found)["w0"] in ("gap", "quarantined", "unopened")
                 assert not found.complete

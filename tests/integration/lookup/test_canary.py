@@ -38,9 +38,8 @@ async def test_canaries_sing_measure_and_are_in_nobodys_way(kafka: str, topic_pr
         try:
             canary = one.service.canary
             # Not before the log's readers understand what is written.
-            await until(lambda: canary.state == "broken")
-            assert "SchemaNotEnabledError" in canary.why
-            async with RouterClient(url(one), timeout_s=5) as client:
+            await until(lambda: canary.state == "broken" and "SchemaNotEnabledError" in canary.why)
+            async with RouterClient(url(one), timeout_s=20) as client:
                 await answered(client, lambda a: a.complete and lengths(a) == {"w0": 4})
                 await log.order(SchemaEnabled(record="event_batch", version=1))
                 await until(lambda: canary.state == "running" and canary.gauge.changes > 4)

@@ -62,14 +62,14 @@ async def test_a_long_history_delays_no_other_stream(kafka: str, topic_prefix: s
         last = await write(long)
         async with (
             serving(kafka, topic_prefix, ready=False) as server,
-            RouterClient(url(server), timeout_s=5) as client,
+            RouterClient(url(server), timeout_s=20) as client,
         ):
             early = await answered(client, lambda found: True)
             assert (lengths(early), early.complete) == ({ready: 4}, False)
             assert set(reasons(early)) == {"long"}
             assert (early.coverage.included, early.coverage.eligible) == (1, 2)
             view = server.service.view
-            await until(lambda: view.copies == RECORDS * IDS + 13)
+            await until(lambda: view.copies == RECORDS * IDS + 13, timeout_s=150)
             still = await answered(client, lambda found: True)
             assert (lengths(still), still.complete) == ({ready: 4}, False)
             await (await send(long, last))

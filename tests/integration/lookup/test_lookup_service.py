@@ -29,6 +29,8 @@ from tests.support.lookup_service import CHAIN, TOKENS, answered, serving, url
 from tests.support.reader_world import lengths, reasons
 
 PROFILE_ID = profile_digest(PROFILE)
+WIDE_S = 20
+"""The bound of a question that is put once: it isn't what the test is about."""
 
 
 async def test_what_a_hook_writes_is_answered_within_the_bound(kafka: str, topic_prefix: str) -> None:
@@ -36,7 +38,7 @@ async def test_what_a_hook_writes_is_answered_within_the_bound(kafka: str, topic
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await hook.store(CHAIN[:20])
         found = await answered(client, lambda a: a.matches and a.complete)
@@ -45,7 +47,9 @@ async def test_what_a_hook_writes_is_answered_within_the_bound(kafka: str, topic
         assert found.staleness_ms < 2_000
         await hook.evict([CHAIN[5]])
         found = await answered(client, lambda a: lengths(a) == {"w0": 5})
-        by_ids = await client.lookup(profile=PROFILE_ID, block_ids=CHAIN, domain="default", max_staleness=2.0)
+        by_ids = await client.lookup(
+            profile=PROFILE_ID, block_ids=CHAIN, domain="default", max_staleness=WIDE_S
+        )
         assert lengths(by_ids) == {"w0": 5}
 
 
@@ -54,12 +58,12 @@ async def test_all_body_forms_and_headers(kafka: str, topic_prefix: str) -> None
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
-        RouterClient(url(server), timeout_s=5) as client,
-        httpx.AsyncClient(base_url=url(server)) as http,
+        RouterClient(url(server), timeout_s=20) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
     ):
         await hook.store(CHAIN[:20])
         await answered(client, lambda a: a.matches)
-        asked: dict[str, Any] = {"profile": "tiny", "domain": "default", "max_staleness_ms": 2_000}
+        asked: dict[str, Any] = {"profile": "tiny", "domain": "default", "max_staleness_ms": 1_000 * WIDE_S}
         by_tokens = await http.post("/v1/lookup", json={**asked, "token_ids": TOKENS})
         by_ids = await http.post(
             "/v1/lookup", json={**asked, "profile": PROFILE_ID, "block_ids": [b.hex() for b in CHAIN]}
@@ -79,9 +83,9 @@ async def test_all_body_forms_and_headers(kafka: str, topic_prefix: str) -> None
             assert response.json()["matches"][0]["matched_blocks"] == 20
             headers = response.headers
             assert headers["KV-Coverage"] == "1/1"
-            assert headers["KV-Bound-Ms"] == "2000"
+            assert headers["KV-Bound-Ms"] == "20000"
             assert headers["KV-Consistency-Effective"] == "bounded"
-            assert float(headers["KV-Staleness-Ms"]) < 2_000
+            assert float(headers["KV-Staleness-Ms"]) < 1_000 * WIDE_S
             assert headers["KV-As-Of"].endswith("+00:00")
             assert headers["Cache-Control"] == "no-store"
             assert headers["KV-Token"] == response.json()["token"]
@@ -99,7 +103,7 @@ async def test_a_lost_record_and_a_silent_worker_are_left_out_with_a_reason(
         tiny_hook(log, "gap") as gap,
         tiny_hook(log, "mute") as mute,
         tiny_hook(log, "good") as good,
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         for hook in (gap, mute, good):
             await hook.store(CHAIN[:4])
@@ -120,7 +124,7 @@ async def test_a_lost_last_record_shows_as_stale(kafka: str, topic_prefix: str) 
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
         tiny_hook(log, "w1"),
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await hook.store(CHAIN[:4])
         await answered(client, lambda a: lengths(a) == {"w0": 4} and a.complete)
@@ -132,14 +136,14 @@ async def test_a_restarted_worker_is_void_at_once(kafka: str, topic_prefix: str)
     async with (
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         async with tiny_hook(log, "w0", "e1") as hook:
             await hook.store(CHAIN)
             await answered(client, lambda a: lengths(a) == {"w0": 40})
         async with tiny_hook(log, "w0", "e2") as hook:
             registered = Token(log.log, (), hook.builder.epoch_no + 1).encode()
-            found = await answered(client, lambda a: a.complete, min_token=registered, wait=2.0)
+            found = await answered(client, lambda a: a.complete, min_token=registered, wait=5.0)
             assert found.matches == []
             await hook.store(CHAIN[:3])
             await answered(client, lambda a: lengths(a) == {"w0": 3})
@@ -152,7 +156,7 @@ async def test_a_restarted_service_gives_the_same_answer(kafka: str, topic_prefi
         for _ in range(2):
             async with (
                 serving(kafka, topic_prefix) as server,
-                RouterClient(url(server), timeout_s=5) as client,
+                RouterClient(url(server), timeout_s=20) as client,
             ):
                 found = await answered(client, lambda a: a.complete)
                 assert lengths(found) == {"w0": 11}
@@ -163,8 +167,8 @@ async def test_a_service_starts_before_the_log_exists(kafka: str, topic_prefix: 
     async with (
         live_log(kafka, topic_prefix, begin=False) as log,
         serving(kafka, topic_prefix, ready=False) as server,
-        RouterClient(url(server), timeout_s=5) as client,
-        httpx.AsyncClient(base_url=url(server)) as http,
+        RouterClient(url(server), timeout_s=20) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
     ):
         assert (await http.get("/healthz")).status_code == 200
         assert (await http.get("/readyz")).status_code == 503
@@ -183,7 +187,7 @@ async def test_garbage_on_every_topic_harms_nobody(kafka: str, topic_prefix: str
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await hook.store(CHAIN[:4])
         for garbage in (b"", b"\xff\xfe", b"{}", b'{"v":99}\n{}', b"null"):
@@ -202,8 +206,8 @@ async def test_a_deletion_hides_at_once_and_its_token_is_reflected(kafka: str, t
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
-        RouterClient(url(server), timeout_s=5) as client,
-        httpx.AsyncClient(base_url=url(server)) as http,
+        RouterClient(url(server), timeout_s=20) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
     ):
         await hook.store(CHAIN[:4])
         await answered(client, lambda a: lengths(a) == {"w0": 4})
@@ -219,8 +223,8 @@ async def test_a_deletion_hides_at_once_and_its_token_is_reflected(kafka: str, t
         receipt = first.json()
         assert receipt["request"] == again.json()["request"]
         found = await client.lookup(
-            profile="tiny", token_ids=TOKENS, domain="default", max_staleness=2, min_token=receipt["token"],
-            wait=2,
+            profile="tiny", token_ids=TOKENS, domain="default", max_staleness=WIDE_S,
+            min_token=receipt["token"], wait=5,
         )  # fmt: skip
         assert found.matches == []
         number = receipt["request"]
@@ -243,15 +247,15 @@ async def test_tokens_wait_and_the_future_is_refused(kafka: str, topic_prefix: s
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
-        httpx.AsyncClient(base_url=url(server), timeout=10) as http,
-        RouterClient(url(server), timeout_s=5) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await answered(client, lambda a: a.complete)
         asked: dict[str, Any] = {
             "profile": "tiny",
             "domain": "default",
             "token_ids": TOKENS,
-            "max_staleness_ms": 2_000,
+            "max_staleness_ms": 1_000 * WIDE_S,
         }
         future = Token(log.log, (10**6,), 0).encode()
         refusal = await http.post("/v1/lookup", json={**asked, "min_token": future})
@@ -275,8 +279,8 @@ async def test_control_plane_shows_the_fleet(kafka: str, topic_prefix: str) -> N
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
         tiny_hook(log, "w1"),
-        httpx.AsyncClient(base_url=url(server)) as http,
-        RouterClient(url(server), timeout_s=5) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await hook.store(CHAIN[:4])
         await answered(client, lambda a: lengths(a) == {"w0": 4} and a.complete)
@@ -345,7 +349,7 @@ async def test_without_a_snapshot_the_log_is_read_from_its_start(
         )
         server = await start(config)
         try:
-            async with RouterClient(url(server), timeout_s=5) as client:
+            async with RouterClient(url(server), timeout_s=20) as client:
                 await answered(client, lambda a: lengths(a) == {"w0": 20} and a.complete)
         finally:
             await server.stop()
@@ -356,15 +360,15 @@ async def test_tokens_of_the_future_cost_one_question_together(kafka: str, topic
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0"),
-        httpx.AsyncClient(base_url=url(server), timeout=10) as http,
-        RouterClient(url(server), timeout_s=5) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await answered(client, lambda a: a.complete)
         asked: dict[str, Any] = {
             "profile": "tiny",
             "domain": "default",
             "token_ids": TOKENS,
-            "max_staleness_ms": 2_000,
+            "max_staleness_ms": 1_000 * WIDE_S,
         }
         tokens = [Token(log.log, (10**6,), 0).encode(), Token(log.log, (), 10**6).encode()]
         before = server.service.feed._log_end.questions
@@ -415,8 +419,8 @@ async def test_a_replica_whose_control_log_was_cut_answers_nothing_more(
         live_log(kafka, topic_prefix) as log,
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0"),
-        httpx.AsyncClient(base_url=url(server), timeout=10) as http,
-        RouterClient(url(server), timeout_s=5) as client,
+        httpx.AsyncClient(base_url=url(server), timeout=20) as http,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await answered(client, lambda a: a.complete)
         server.service.view.registry.next_offset += 1_000
@@ -435,7 +439,7 @@ async def test_a_worker_whose_exit_is_attested_is_not_waited_for(kafka: str, top
         serving(kafka, topic_prefix) as server,
         tiny_hook(log, "w0") as hook,
         tiny_hook(log, "w1"),
-        RouterClient(url(server), timeout_s=5) as client,
+        RouterClient(url(server), timeout_s=20) as client,
     ):
         await hook.store(CHAIN[:3])
         await answered(client, lambda a: a.complete and a.coverage.eligible == 2)

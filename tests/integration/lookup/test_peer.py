@@ -41,7 +41,7 @@ async def test_a_replica_starts_from_a_peer_and_from_the_log_when_no_peer_is_any
         await hook.store(CHAIN[:20])
         async with (
             serving(kafka, topic_prefix) as first,
-            RouterClient(url(first), timeout_s=5) as client,
+            RouterClient(url(first), timeout_s=20) as client,
         ):
             await answered(client, lambda a: a.complete and lengths(a) == {"w0": 20})
             await until(lambda: first.service.view.caught_up)
@@ -52,11 +52,11 @@ async def test_a_replica_starts_from_a_peer_and_from_the_log_when_no_peer_is_any
             )
             try:
                 for server, restored in ((second, 20), (third, None)):
-                    async with RouterClient(url(server), timeout_s=5) as other:
+                    async with RouterClient(url(server), timeout_s=20) as other:
                         await answered(other, lambda a: a.complete and lengths(a) == {"w0": 20})
                     assert server.service.feed.state.restored_copies == restored
                 await hook.evict([CHAIN[7]])
-                async with RouterClient(url(second), timeout_s=5) as other:
+                async with RouterClient(url(second), timeout_s=20) as other:
                     await answered(other, lambda a: a.complete and lengths(a) == {"w0": 7})
             finally:
                 for server in (second, third, keyless):
@@ -78,8 +78,8 @@ async def test_an_empty_replica_says_stream_by_stream_what_it_has_read(
         server = await start(configured(kafka, topic_prefix))
         try:
             async with (
-                RouterClient(url(server), timeout_s=5) as client,
-                httpx.AsyncClient(base_url=url(server)) as http,
+                RouterClient(url(server), timeout_s=20) as client,
+                httpx.AsyncClient(base_url=url(server), timeout=20) as http,
             ):
                 found = await answered(client, lambda a: lengths(a) == {"w0": 5})
                 assert reasons(found) == {"w1": "unopened"}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from events.ids import Role, StreamStatus
+from events.fold.change import Outcome
+from events.ids import Role, StreamKey, StreamStatus
 from events.model.control import DeletionRequested, TenantScope
 from kvledger.control import control_writer
 from kvledger.settings import Settings
@@ -34,7 +37,7 @@ async def serve(fleet: Fleet, names: Names, requests: Iterable[TraceRequest]) ->
     """Each session to its own worker, so that there are hits and evictions; the number served."""
     jobs = []
     for request in requests:
-        at = hash(request.session or "") % len(fleet.workers)
+        at = crc32((request.session or "").encode()) % len(fleet.workers)
         jobs.append(fleet.submit(at, names.learn(request)))
         if len(jobs) % 16 == 0:
             await asyncio.wait([job.done for job in jobs[-16:]])
@@ -42,7 +45,7 @@ async def serve(fleet: Fleet, names: Names, requests: Iterable[TraceRequest]) ->
     return sum(job.done.result() is not None for job in jobs)
 
 
-async def until(what: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+async def until(what: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not await what():
             await asyncio.sleep(0.05)
@@ -94,7 +97,10 @@ async def test_a_restart_in_mid_step_loses_no_request(settings: Settings) -> Non
         names = Names(fleet)
         worker = fleet.workers[0]
         jobs = [worker.submit(names.learn(request)) for request in islice(generate(WORK), 40)]
-        await until(lambda: _true(worker.engine.dirty))
+        async with asyncio.timeout(60):
+            # Each step is over in a moment: whoever looks now and then may never see one.
+            while not worker.engine.dirty:
+                await asyncio.sleep(0)
         await fleet.restart(worker)
         await fleet.settle()
         assert all(job.done.done() for job in jobs)
@@ -115,12 +121,13 @@ async def test_a_lost_record_is_repaired_by_a_snapshot(settings: Settings) -> No
         assert hook.dropped == 1
         assert hook.stream is not None
         assert await fleet.host.emitter.flush(10)
-        broken = (await folded(settings))[hook.stream]
-        assert broken.status is StreamStatus.GAP
         await until(lambda: _true(hook.repair.written > 0 and hook.ready))
         fleet.calm(worker)
         await fleet.settle()
         await check(settings, fleet, names)
+        outcomes: Counter[tuple[StreamKey, Outcome]] = Counter()
+        await folded(settings, outcomes)
+        assert outcomes[hook.stream, Outcome.GAP] >= 1
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["first life", "after a restart"])

@@ -13,6 +13,7 @@ import pytest
 
 from auditor.archive.failure import ArchiveError
 from auditor.archive.store import FsspecStore
+from kvledger.command.proof_file import public_key_of
 from kvledger.failure import CommandError, ExitCode
 from kvledger.keyfile import ensure_domain_secret, load_ring
 from kvledger.whole_file import write_whole
@@ -85,3 +86,11 @@ def test_domains_that_are_added_at_once_keep_their_secrets(tmp_path: Path) -> No
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 4
     assert len(load_ring(tmp_path)) == 40
+
+
+@pytest.mark.parametrize("text", ["n" * 300, "n" * 5_000, "/" + "n" * 300, "a" * 300, "a\0b"], ids=len)
+def test_a_key_that_is_neither_one_nor_a_files_name_is_wrong_usage(text: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        public_key_of(text)
+    assert refused.value.exit_code == ExitCode.USAGE
+    assert len(refused.value.message) < 400

@@ -148,8 +148,8 @@ async def test_removal_takes_all_duplicates_of_all_groups_and_nothing_else(tmp_p
 async def test_a_referenced_block_is_unreachable_at_once_and_its_request_ends_undisturbed(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.005
-    running = core.add(Request("a", prompt(1, 2), outputs=200))
+    core.step_s = 0.02
+    running = core.add(Request("a", prompt(1, 2), outputs=1_000))
     await until(lambda: running.num_computed_tokens > 0)
     word = await client.remove(names(running, 2), 5, WAIT_S)
     assert word is not None
@@ -159,18 +159,19 @@ async def test_a_referenced_block_is_unreachable_at_once_and_its_request_ends_un
     assert "a" in core.scheduler.requests
     core.step_s = 0.0
     await until(lambda: "a" not in core.scheduler.requests)
-    assert len(running.tokens) == 33 + 200
+    assert len(running.tokens) == 33 + 1_000
 
 
 async def test_what_an_old_request_stores_later_never_becomes_reachable(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.002
-    running = core.add(Request("a", prompt(1, 2), outputs=100))
+    core.step_s = 0.02
+    running = core.add(Request("a", prompt(1, 2), outputs=1_000))
     await until(lambda: running.num_computed_tokens > 0)
     assert await client.remove(names(running, 2), 5, WAIT_S) is not None
     # Decoding goes on, and a preemption has it store its whole prefix again.
     core.on_thread(lambda: core.scheduler.preempt(running))
+    core.step_s = 0.0
     await until(lambda: "a" not in core.scheduler.requests)
     assert len(running.block_hashes) > 6
     assert (await resident(client)).copies == {}
@@ -187,7 +188,7 @@ async def test_a_request_of_later_content_is_not_barred(core: FakeCore, client: 
 async def test_the_oldest_admission_is_that_of_the_oldest_request_that_runs(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.002
+    core.step_s = 0.01
     assert await client.confirm(3, WAIT_S) is not None
     old = core.add(Request("old", prompt(1), outputs=10_000))
     await until(lambda: old.num_computed_tokens > 0)
@@ -208,7 +209,7 @@ async def test_the_oldest_admission_is_that_of_the_oldest_request_that_runs(
 async def test_another_log_or_a_lower_offset_dates_what_runs_no_newer_than_itself(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.002
+    core.step_s = 0.01
     assert await client.confirm(9, WAIT_S, log="one") is not None
     running = core.add(Request("a", prompt(1), outputs=100_000))
     await until(lambda: running.num_computed_tokens > 0)
@@ -227,7 +228,7 @@ async def test_another_log_or_a_lower_offset_dates_what_runs_no_newer_than_itsel
 async def test_who_has_hit_a_doomed_block_counts_as_admitted_before_the_order(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.002
+    core.step_s = 0.01
     await ran(core, "a", prompt(1, 2))
     assert await client.confirm(5, WAIT_S) is not None
     late = core.add(Request("late", prompt(1, 2), outputs=10_000))
@@ -242,7 +243,7 @@ async def test_who_has_hit_a_doomed_block_counts_as_admitted_before_the_order(
 async def test_a_request_from_before_any_bridge_is_of_unknown_age(
     core: FakeCore, client: AgentClient
 ) -> None:
-    core.step_s = 0.002
+    core.step_s = 0.01
     early = core.add(Request("early", prompt(1), outputs=10_000))
     await until(lambda: early.num_computed_tokens > 0)
     word = await client.confirm(5, WAIT_S)

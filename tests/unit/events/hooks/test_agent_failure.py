@@ -289,7 +289,7 @@ async def test_a_bridge_that_is_gone_leaves_the_engine_and_the_next_bridge_alone
     core: FakeCore, path: str
 ) -> None:
     agent = attached(core, path)
-    core.step_s = 0.001
+    core.step_s = 0.01
     running = core.add(Request("a", prompt(1), outputs=100_000))
     await until(lambda: running.num_computed_tokens > 0)
     for _ in range(3):

@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -37,7 +38,7 @@ from tests.support.log import PROFILE
 
 __all__ = ["agent", "core", "modules", "path"]
 pytestmark = pytest.mark.usefixtures("modules")
-LONG_S = 10.0
+LONG_S = 30.0
 
 
 class Holding:
@@ -169,7 +170,7 @@ async def test_batches_are_dated_by_the_word_before_them_and_never_later(
     await ran(core, "a", prompt(1))
     async with beside(core, path) as side:
         assert await side.bridge.confirm(LONG_S) == Confirmed(Basis.ENGINE, upto=0)
-        core.step_s = 0.002
+        core.step_s = 0.01
         old = core.add(Request("old", prompt(2), outputs=10_000))
         await until(lambda: old.num_computed_tokens > 0)
         side.hook.installed = 200
@@ -284,13 +285,19 @@ async def test_an_engine_that_is_stuck_in_a_step_is_not_confirmed_by_its_agent(
 ) -> None:
     await ran(core, "a", prompt(1))
     async with beside(core, path) as side:
-        core.step_s = 2.0
+        going_on = threading.Event()
+
+        def standing_still() -> None:
+            going_on.wait(WAIT_S)
+
+        core.scheduler.step = standing_still  # type: ignore[method-assign]
         stuck = core.add(Request("b", prompt(2)))
         await until(lambda: "b" in core.scheduler.requests)
         answer = await side.bridge.confirm(0.5)
         assert answer in (Confirmed(Basis.PUBLISHED), Unanswered())
         assert not stuck.num_computed_tokens
-        core.step_s = 0.0
+        del core.scheduler.step
+        going_on.set()
 
 
 async def test_another_engines_agent_is_not_believed(

@@ -20,7 +20,7 @@ from events.ids import Capability
 from events.signing import verify
 from tests.support.fake_engine import FakeEngine
 
-LONG_S = 10.0
+LONG_S = 30.0
 NAMES = count()
 
 

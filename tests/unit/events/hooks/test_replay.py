@@ -16,6 +16,9 @@ from events.hooks.zmq_source import ZmqSource
 from tests.support.engine_subscription import LONG_S, joined, publish, receive_until, seqs, until_live
 from tests.support.fake_engine import FakeEngine
 
+SOON_S = 5.0
+"""More than any time-out here, on a machine that has other things to do; less than a wait for the peer would take."""
+
 
 async def test_an_answer_is_bounded_and_the_rest_is_another_questions() -> None:
     async with FakeEngine() as engine:
@@ -42,7 +45,7 @@ async def test_a_replay_peer_that_accepts_and_never_answers_costs_only_the_time_
         started = time.monotonic()
         for _ in range(3):
             assert await source.confirm(0.2) == NoAnswer(())
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < SOON_S
         await until_live(source, engine)
     for writer in accepted:
         writer.close()
@@ -56,7 +59,7 @@ async def test_a_name_that_does_not_resolve_stops_neither_the_live_stream_nor_th
             assert await source.confirm(0.2) == NoAnswer(())
             await until_live(source, engine)
             started = time.monotonic()
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < SOON_S
 
 
 async def test_silent_replay_gives_no_answer_in_bounded_time() -> None:
@@ -66,7 +69,7 @@ async def test_silent_replay_gives_no_answer_in_bounded_time() -> None:
         started = time.monotonic()
         silent = await source.confirm(0.3)
         assert isinstance(silent, NoAnswer)
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < SOON_S
         engine.faults.silent_replay = False
         confirmed = await source.confirm(LONG_S)
         assert isinstance(confirmed, Confirmed)
@@ -100,7 +103,7 @@ async def test_absent_replay_peer_gives_no_answer_in_bounded_time() -> None:
     async with FakeEngine() as engine, ZmqSource(engine.endpoint, "tcp://127.0.0.1:9") as source:
         started = time.monotonic()
         assert await source.confirm(0.3) == NoAnswer(())
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < SOON_S
 
 
 async def test_cut_replay_is_asked_again_from_the_last_record() -> None:
@@ -109,7 +112,7 @@ async def test_cut_replay_is_asked_again_from_the_last_record() -> None:
         engine.faults.cut_replays = 2
         engine.faults.cut_replay_after = 4
         context = zmq.asyncio.Context()
-        async with ReplayClient(engine.replay_endpoint, context=context, idle_timeout_s=0.1) as client:
+        async with ReplayClient(engine.replay_endpoint, context=context, idle_timeout_s=0.5) as client:
             answer = await client.ask(0, LONG_S)
         context.term()
         assert answer.complete
@@ -153,12 +156,13 @@ async def test_late_answer_to_an_old_question_is_not_taken_for_a_new_one() -> No
     context = zmq.asyncio.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client:
-        assert not (await client.ask(0, 0.2)).complete
+    async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client, asyncio.timeout(LONG_S):
+        asked = asyncio.create_task(client.ask(0, 2.0))
         # Asked again at half time, by another connection.
         first_client = (await router.recv_multipart())[0]
         old_client = (await router.recv_multipart())[0]
         assert first_client != old_client
+        assert not (await asked).complete
         asked = asyncio.create_task(client.ask(7, LONG_S))
         new_client, _delimiter, start = await router.recv_multipart()
         assert start == struct.pack(">Q", 7)
@@ -177,12 +181,19 @@ async def test_unanswered_question_is_put_twice_and_no_more() -> None:
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     try:
-        async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client:
-            for number in range(12):
+        async with ReplayClient(f"tcp://127.0.0.1:{port}", context=context) as client, asyncio.timeout(60):
+            asked = asyncio.create_task(client.ask(0, 2.0))
+            for _ in range(2):
+                assert (await router.recv_multipart())[-1] == struct.pack(">Q", 0)
+            assert not (await asked).complete
+            assert not await router.poll(20)
+            # Time-outs that are no whole milliseconds. Who wakes up late may have put it only once.
+            for number in range(1, 12):
                 assert not (await client.ask(number, 0.1 + number / 5000)).complete
-                for _ in range(2):
-                    assert (await router.recv_multipart())[-1] == struct.pack(">Q", number)
-                assert not await router.poll(20)
+                seen = 0
+                while await router.poll(20):
+                    seen += (await router.recv_multipart())[-1] == struct.pack(">Q", number)
+                assert seen <= 2
     finally:
         router.close(linger=0)
         context.term()

@@ -49,7 +49,7 @@ async def test_a_message_of_the_old_life_that_comes_late_is_not_the_new_lifes(
         if history_first:
             items += (await source.confirm(LONG_S)).items
         wire.release()
-        await arrived(source)
+        await arrived(source, late)
         items += await source.receive(LONG_S)
         confirmed = await source.confirm(LONG_S)
         assert isinstance(confirmed, Confirmed)
@@ -89,7 +89,7 @@ async def test_while_replay_is_silent_nothing_is_taken_from_a_wire_that_may_hold
         source.ended()
         engine.faults.silent_replay = True
         await publish(engine, 3)
-        await arrived(source)
+        await arrived(source, engine.next_seq - 1)
         assert await source.receive(0.1) == []
         engine.faults.silent_replay = False
         confirmed = await source.confirm(LONG_S)

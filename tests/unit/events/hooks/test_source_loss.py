@@ -63,7 +63,7 @@ async def test_what_the_subscription_holds_is_taken_before_a_short_buffer_is_ask
         await joined(source, engine)
         start = engine.next_seq
         await publish(engine, 60)
-        await arrived(source)
+        await arrived(source, start + 59)
         confirmed = await source.confirm(LONG_S)
         assert isinstance(confirmed, Confirmed)
         assert seqs(confirmed.items) == list(range(start, start + 60))

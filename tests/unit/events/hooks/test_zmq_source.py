@@ -92,7 +92,7 @@ async def test_a_cancelled_call_loses_nothing() -> None:
         await joined(source, engine)
         start = engine.next_seq
         await publish(engine, 3)
-        await arrived(source)
+        await arrived(source, start + 2)
         engine.faults.silent_replay = True
         confirming = asyncio.create_task(source.confirm(LONG_S))
         asked = len(engine.replay_questions)

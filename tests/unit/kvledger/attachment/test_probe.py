@@ -14,9 +14,9 @@ from kvledger.attachment.report import read_report
 from tests.support.fake_engine import FakeEngine
 
 
-async def prober_of(engine: FakeEngine, rank: int = 0) -> Prober:
+async def prober_of(engine: FakeEngine, rank: int = 0, *, wire_s: float = 20.0) -> Prober:
     http = EngineHttp(engine.http_url, rank=rank)
-    return Prober(http, await read_report(http), rank, wire_s=2.0)
+    return Prober(http, await read_report(http), rank, wire_s=wire_s)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_the_wire_is_heard_with_its_topic_and_block_size(engine: FakeEngin
 
 
 async def test_another_engines_wire_is_told_from_a_silent_and_a_dead_one(engine: FakeEngine) -> None:
-    prober = await prober_of(engine)
+    prober = await prober_of(engine, wire_s=2.0)
     async with FakeEngine(topic="other") as other:
 
         async def serve() -> None:

@@ -66,6 +66,8 @@ def test_a_receipts_failure_says_what_is_wrong_with_what(tmp_path: Path) -> None
     assert "control.pub" in stranger.advice
     other = refused(*verifying, SIGNER.public_key.hex(), "--bundle", str(bundle))
     assert "audit run" in other.advice
+    absent = refused(*verifying, SIGNER.public_key.hex(), "--bundle", str(tmp_path / "none"))
+    assert absent.exit_code == ExitCode.USAGE
     path.write_text("{}")
     assert "Idempotency-Key" in refused(*verifying, SIGNER.public_key.hex()).advice
 

@@ -17,10 +17,12 @@ kvledger_canary_running 1.0
 # TYPE kvledger_canary_violations_total counter
 kvledger_canary_violations_total 0.0
 # TYPE kvledger_held gauge
+kvledger_held{kind="beacons"} 4096.0
 kvledger_held{kind="copies"} 90.0
 kvledger_held{kind="orders"} 7.0
 kvledger_held{kind="watchers"} 1.0
 # TYPE kvledger_held_bound gauge
+kvledger_held_bound{kind="beacons"} 4096.0
 kvledger_held_bound{kind="copies"} 100.0
 kvledger_held_bound{kind="orders"} +Inf
 kvledger_held_bound{kind="watchers"} 64.0

@@ -78,6 +78,8 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
             assert Note(note.text, parse_signatures(text)).signed_by(key)
         connection.close()
     finally:
+        # As whoever is impatient does.
+        process.terminate()
         process.terminate()
         assert process.wait(timeout=30) == 0
         process.stdout.close()

@@ -17,7 +17,7 @@ from kvledger.simulate.engine import EngineStep, SimEngine
 from kvledger.simulate.trace import TraceRequest
 from kvledger.simulate.wire.publisher import Publisher
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 20.0
 
 
 class Wired:

@@ -14,6 +14,7 @@ from kvledger.stack.failure import ServiceFailedError
 from kvledger.stack.keeper import Keeper, describe_exit, last_line, run_once
 from kvledger.stack.plan import Service, plain_environment
 from kvledger.stack.state import ServiceState
+from tests.support.process import is_running
 
 
 def service(folder: Path, code: str, **more: object) -> Service:
@@ -104,7 +105,7 @@ async def test_what_a_program_started_goes_with_it(tmp_path: Path) -> None:
         )
     child = int((tmp_path / "parent.log").read_text().split()[0])
     async with asyncio.timeout(10):
-        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():  # noqa: ASYNC240
+        while is_running(child):
             await asyncio.sleep(0.02)
 
 
