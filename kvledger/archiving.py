@@ -54,7 +54,7 @@ class ArchiveState:
     adopted: int = 0
     released: dict[int, int] = field(default_factory=dict)
     subjects_to: int | None = None
-    """Up to which offset kv.subjects is archived under a seal of the newest checkpoint; None: it isn't."""
+    """Up to which offset kv.subjects is archived; None: nothing of it is."""
 
 
 async def archive_log(
@@ -82,7 +82,7 @@ async def archive_log(
         if written is not None:
             state.added, state.adopted, state.problems = written.added, written.adopted, written.problems
         if manifest is not None:
-            state.subjects_to = None if manifest.subjects is None else manifest.subjects.segment.next
+            state.subjects_to = manifest.subjects[-1].segment.next if manifest.subjects else None
             gone = written.gone if written is not None else dropped_unarchived(manifest, starts)
             state.lost = begun_before(manifest, gone)
         await _look_at_retention(at, state)

@@ -65,7 +65,7 @@ def begun_before(manifest: Manifest, gone: Iterable[Segment]) -> list[str]:
     """Those of `gone` that lie behind something archived of their partition: an archive that begins late lacks what
     was before it, and that is no fault of it."""
     first: dict[Partition, int] = {}
-    for segment in kept_segments(manifest).values():
+    for segment in (*kept_segments(manifest).values(), *(one.segment for one in manifest.subjects)):
         first.setdefault((segment.topic, segment.partition), segment.first)
     return [
         name_of(segment)

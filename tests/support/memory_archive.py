@@ -63,7 +63,7 @@ class SealedLog:
             watch_subjects = SubjectsWatch()
             for record in self.bindings():
                 watch_subjects.take(record)
-            segment = watch_subjects.segment()
+            segment = watch_subjects.segment(range(len(self.subjects)))
             self.say(SubjectsSealed(log=self.log.control.log, main_size=main.size, segment=segment))
 
     def bindings(self) -> list[RawRecord]:
@@ -75,6 +75,9 @@ class SealedLog:
 
     async def starts(self) -> Mapping[Partition, int]:
         return {("kv.events", p): self.log.starts.get(p, 0) for p in range(4)} | {("kv.control", 0): 0}
+
+    async def subjects_start(self) -> int:
+        return 0
 
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         self.asked.append(segment)

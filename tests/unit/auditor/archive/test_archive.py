@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import multiprocessing
 import random
 from contextlib import suppress
@@ -242,3 +243,21 @@ def test_any_file_system_of_fsspec_takes_an_archive() -> None:
     assert logs_in(store) == [LOG]
     assert not check_archive(LogArchive(store, LOG), OPERATOR.public_key, lambda _: None).problems
     assert run(sealed, store).added == 0
+
+
+def test_a_manifest_from_before_runs_of_kv_subjects_is_read_and_taken_on(tmp_path: Path) -> None:
+    sealed, store = made_log((b"{}", None), (b"{}", None)), FsspecStore(str(tmp_path))
+    run(sealed, store)
+    archive, path = LogArchive(store, LOG), tmp_path / LOG / "manifest.json"
+    manifest, _ = archive.manifest()
+    assert [(one.segment.first, one.segment.next) for one in manifest.subjects] == [(0, 2)]
+    document = json.loads(path.read_bytes())
+    for version, subjects in ((2, document["subjects"][0]), (2, None), (1, None)):
+        old = document | {"version": version, "subjects": subjects}
+        path.write_text(
+            json.dumps(old if version == 2 else {k: v for k, v in old.items() if k != "subjects"})
+        )
+        assert len(archive.manifest()[0].subjects) == (subjects is not None)
+        assert checked(tmp_path).problems == []
+        run(sealed, store)
+        assert archive.manifest()[0] == manifest
