@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from auditor.archive.manifest import Manifest, coverage, kept_segments, name_of
 from auditor.segment import Partition
 from events.model.audit import Segment
-from events.topic import EVENTS
+from events.topic import EVENTS, SUBJECTS
 
 RETENTION_SHARE = 0.5
 """A record that isn't archived after this share of the topic's retention may soon be lost."""
@@ -47,6 +47,15 @@ def extents(
         first, upto = run or (start, start)
         found.append(Extent(*where, start, ends.get(where, start), sealed.get(where, 0), first, upto))
     return found
+
+
+def subjects_extent(manifest: Manifest | None, held: range) -> Extent:
+    """The same of kv.subjects, of which the log holds `held`."""
+    runs = [one.segment for one in manifest.subjects] if manifest is not None else []
+    kept = coverage(runs).get((SUBJECTS.name, 0))
+    run = kept.run_at(held.start) if kept is not None else None
+    first, upto = run or (held.start, held.start)
+    return Extent(SUBJECTS.name, 0, held.start, held.stop, runs[-1].next if runs else 0, first, upto)
 
 
 def dropped_unarchived(manifest: Manifest, starts: Mapping[Partition, int]) -> list[Segment]:

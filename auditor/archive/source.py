@@ -59,11 +59,11 @@ class KafkaSource:
         await reader.read_to(ends, lambda record: take(record._replace(topic=segment.topic)))
         self._reached[segment.topic] = segment.partition, segment.next
 
-    async def subjects_start(self) -> int:
-        """The oldest offset of kv.subjects now."""
+    async def subjects_held(self) -> range:
+        """Offsets that kv.subjects holds now."""
         await self._subjects.start(1)
         try:
-            return self._subjects.starts[0]
+            return range(self._subjects.starts[0], (await self._subjects.ends())[0])
         finally:
             await self._subjects.stop()
 

@@ -33,8 +33,8 @@ class Source(Protocol):
     async def starts(self) -> Mapping[Partition, int]:
         """The oldest offset that is still there, by partition. Raises LogUnavailableError."""
 
-    async def subjects_start(self) -> int:
-        """The same of kv.subjects. Raises LogUnavailableError."""
+    async def subjects_held(self) -> range:
+        """Offsets that kv.subjects holds now. Raises LogUnavailableError."""
 
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         """Gives the segment's records to `take`, in order. Raises LogUnavailableError."""
@@ -118,7 +118,7 @@ class ArchiveWriter:
             if seal.value in listed:
                 found.append(listed[seal.value])
                 continue
-            start = await self._source.subjects_start()
+            start = (await self._source.subjects_held()).start
             where = (seal.segment.topic, seal.segment.partition)
             known = seal.segment.next <= newest
             kept = await self._keep(0, seal.segment, {where: start}, done, known=known)

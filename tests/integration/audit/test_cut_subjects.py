@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from auditor.finding import Verdict
 from auditor.registry import ControlFold
@@ -212,3 +213,19 @@ async def test_kv_subjects_that_is_shorter_than_somebody_saw_it_proves_nothing(g
     async with sealing(gateway.settings, gateway.registry()) as sealer:
         await sealer.seal_subjects(others)
     assert said(await gateway.judged(later)) == ("UNPROVABLE", {"checkpoint_unverified"})
+
+
+async def test_a_transactions_mark_in_kv_subjects_counts_as_a_record_that_is_gone(gateway: Gateway) -> None:
+    request = await deleted(gateway)
+    assert (await gateway.judged(request)).kind == "PROVEN"
+    producer = AIOKafkaProducer(
+        bootstrap_servers=gateway.connection.bootstrap, transactional_id=f"{gateway.published.prefix}subjects"
+    )
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await producer.send_and_wait(gateway.connection.topic(SUBJECTS), b"{}", partition=0)
+        await producer.abort_transaction()
+    finally:
+        await producer.stop()
+    assert said(await gateway.judged(request)) == ("UNPROVABLE", {"topic_compacted"})
