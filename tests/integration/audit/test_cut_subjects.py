@@ -30,6 +30,7 @@ from tests.integration.audit.test_archive import check
 from tests.integration.audit.test_command import Published, published
 from tests.support.audit_log import RING
 from tests.support.bundle import second_says
+from tests.support.command import kvledger
 
 __all__ = ["published"]
 KEYS: DomainKeys = RING["acme"]
@@ -126,6 +127,14 @@ async def test_a_binding_that_retention_took_before_the_request_never_makes_it_p
     assert said(found) == ("UNPROVABLE", {"scope_undecidable"})  # as with the whole topic
     await gateway.archived(place)
     assert await gateway.judged_alone(request, place) == found
+
+    env = {"KVLEDGER_KAFKA": published.kafka, "KVLEDGER_TOPIC_PREFIX": published.prefix}
+    for command in (
+        ("subject", "show", "acme", "patient 17"),
+        ("delete", "--domain", "acme", "--subject", "patient 17"),
+    ):
+        done = kvledger(*command, home=published.home, env=env)
+        assert (done.returncode, "kv.subjects begins at 1" in done.stderr) == (0, True), done.stderr
 
 
 async def deleted(gateway: Gateway) -> int:
