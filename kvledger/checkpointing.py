@@ -115,6 +115,7 @@ async def judge_anchored(
         damage += [*(bound.problems if bound is not None else ()), *audit.subject_problems]
         anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses, damage)
         complaints += past.begins if isinstance(past, ArchivedReader) else []
+        complaints += bound.begins if bound is not None else []
         if states is not None and not settled.new and not anchoring.problems:
             _keep(states, numbers, sealer, audit)
     verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]

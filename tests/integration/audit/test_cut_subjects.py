@@ -167,11 +167,16 @@ async def test_what_kv_subjects_has_dropped_is_read_from_the_archive_and_the_ver
     await gateway.drop(1)
     assert said(await gateway.judged(request)) == ("UNPROVABLE", {"retention_truncated"})
     assert await gateway.judged(request, place) == whole
-    await gateway.drop(3)  # offset 2 was never archived
+    published.log.hooks[0].say_state()
+    await published.publish()
+    assert (await make_checkpoint(gateway.settings)).problems == []
+    await gateway.drop(3)  # offset 2 was sealed, and never archived
     assert said(await gateway.judged(request, place)) == ("UNPROVABLE", {"retention_truncated"})
     assert await gateway.judged_alone(request, place) == whole  # as of the archive's end
 
     # From now on the archive holds what there was, and what there is, with a hole between them.
+    state = await archive_log(gateway.settings, str(place), write=True, release=False, keep_days=0)
+    assert (state.lost, state.problems) == (["kv.subjects/0 from 2 to 3"], [])
     published.log.hooks[0].say_state()
     await published.publish()
     await gateway.archived(place)
