@@ -97,6 +97,8 @@ def _evidence_lines(
         for at in range(0, max(1, len(leaves)), MAX_IDS_PER_EVENT):
             packed = b"".join(leaves[at : at + MAX_IDS_PER_EVENT])
             yield {"t": "bound", "ids": base64.b64encode(packed).decode()}
+        if evidence.cut or evidence.missing:
+            yield {"t": "subjects", "cut": evidence.cut, "missing": evidence.missing}
     ignored = {one.offset: one for one in evidence.registry.ignored}
     curtain = Curtain(evidence)
     for record in control:

@@ -52,7 +52,8 @@ NOBODYS = Ancestry()
 
 class Evidence:
     """For one request. `alias_keys` maps every domain that may be in scope to its alias key. `bound` is set by
-    whoever has read `kv.subjects` for a subject's request: every leaf that is bound to the subject by now."""
+    whoever has read `kv.subjects` for a subject's request: every leaf that is bound to the subject by now; with it
+    `cut`, at which offset that topic begins, and `missing`, how many offsets behind that nobody could read."""
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class Evidence:
         # See `shredding.told_into`; the orders that were installed when it was first and last told.
         self.told_into: dict[tuple[str, str], tuple[int, int]] = {}
         self.bound: frozenset[bytes] | None = None
+        self.cut = 0
+        self.missing = 0
         self._named = scoped_ids(request.scope)
         self._bound: frozenset[bytes] | None = None
         self._unnamed = frozenset[bytes]()

@@ -95,6 +95,7 @@ BUNDLE: Mapping[str, tuple[Form, ...]] = {
     "segment": (_SEGMENT,),
     "key": (({"domain": _text, "alias_key": _hex}, {}),),
     "bound": (({"ids": _text}, {}),),
+    "subjects": (({"cut": _number, "missing": _number}, {}),),
     "control": (
         ({"o": _number, "h": _text, "s": _signature}, {"b": _text}),
         ({"o": _number, "h": _text, "s": _signature, "i": _passed_over}, {}),

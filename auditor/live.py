@@ -14,15 +14,14 @@ from auditor.record import Views
 from auditor.registry import ControlFold, RequestRead
 from auditor.seen import SeenHashes
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
+from auditor.subject import bind
 from auditor.verdict import judge, wants_nonce
 from events.chain import sha256, split_lines
 from events.errors import KvledgerError
 from events.ids import VerdictKind
 from events.kafka.connection import LogUnavailableError, RawRecord
 from events.model.audit import PartitionPosition, Segment
-from events.model.control import SubjectScope
 from events.signing import Verify
-from events.subject import Bindings
 from events.topic import CONTROL, DEFAULT_PARTITIONS, EVENTS
 
 AppendNonce = Callable[[int], Awaitable[object]]
@@ -74,6 +73,9 @@ class LiveAudit:
         self.ends: dict[int, int] = {}
         self.starts: dict[Partition, int] = {}
         self.watch: LogWatch | None = None
+        self.subjects_sealed: Sequence[Segment] = ()
+        """Runs of kv.subjects to compare with what is read of it; `subject_problems` says where that contradicts."""
+        self.subject_problems: list[str] = []
         self.last: dict[int, tuple[int, bytes]] = {}
         self.resumed: Mapping[int, Resumed] = {}
         self._sealed: Sequence[Segment] | None = None
@@ -214,18 +216,9 @@ class LiveAudit:
             await self._from_the_start()
             await self._round(numbers)
             return
-        for evidence in self.evidence.values():
-            await self._bind(evidence)
+        # Behind the events of this round.
+        self.subject_problems = await bind(self.log, self.evidence.values(), self.subjects_sealed)
         self.ends, self.frontier = ends, frontier(control_end, ends)
-
-    async def _bind(self, evidence: Evidence) -> None:
-        """Reads which leaves are bound to a subject's pseudonym by now, behind the events of this round."""
-        scope = evidence.request.scope
-        if not isinstance(scope, SubjectScope) or scope.pseudonym is None:
-            return
-        bound = Bindings.of(scope.domain, scope.pseudonym, self.registry.grants.values(), self._verify)
-        await self.log.read_subjects(lambda record: bound.take(record.value, record.signature))
-        evidence.bound = frozenset(bound.leaves)
 
     def _fresh(self, number: int, starts: dict[int, int]) -> Evidence:
         evidence = Evidence(

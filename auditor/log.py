@@ -175,11 +175,19 @@ class AuditReader(Protocol):
 
     async def open_events(self, partitions: int) -> dict[int, int]: ...
 
-    async def read_subjects(self, take: Take) -> None: ...
+    async def read_subjects(self, take: Take) -> range | None:
+        """Offsets of `kv.subjects` whose records were given, as far as there were any; None: it can't be read here."""
 
     async def stands(self) -> bool: ...
 
     async def stop(self) -> None: ...
+
+
+class SubjectsPast(Protocol):
+    """What `kv.subjects` no longer holds."""
+
+    async def read_below(self, start: int, take: Take) -> int:
+        """Gives records below `start` without a hole up to there; where they begin: at `start` if there are none."""
 
 
 class AuditedLog:
@@ -200,6 +208,7 @@ class AuditedLog:
         )
         events = PartitionReader(connection, connection.topic(EVENTS), timeout_s, looking=self._looking)
         self.events: EventsReader = events if before is None else before(events)
+        self.subjects_past: SubjectsPast | None = None
         self._open = False
 
     async def start(self) -> None:
@@ -219,13 +228,20 @@ class AuditedLog:
             self._open = True
         return dict(self.events.starts)
 
-    async def read_subjects(self, take: Take) -> None:
-        """Reads `kv.subjects` whole. Raises LogUnavailableError."""
+    async def read_subjects(self, take: Take, first: int = 0) -> range:
+        """Reads `kv.subjects` to its end as of now, from `first` on or where it begins behind that: what it has
+        dropped comes from `subjects_past`. Raises LogUnavailableError, ArchiveError."""
         connection = self.control.connection
         reader = PartitionReader(connection, connection.topic(SUBJECTS), self.control.timeout_s)
         await reader.start(1)
         try:
-            await reader.read_to(await reader.ends(), take)
+            ends = await reader.ends()
+            begins = max(first, reader.starts[0])
+            reader.skip_to({0: begins})
+            if begins > first and self.subjects_past is not None:
+                begins = await self.subjects_past.read_below(begins, take)
+            await reader.read_to(ends, take)
+            return range(begins, ends[0])
         finally:
             await reader.stop()
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from auditor.checkpoint import Note, NoteError, NoteKey, TreeHead, parse_head, parse_note, sign
 from auditor.registry import ControlFold
 from auditor.segment import Partition, segment_leaf
+from auditor.subject_seal import SubjectSeals
 from auditor.tree import EMPTY_ROOT, Tree, consistency_ranges
 from events.codec import decode_audit
 from events.errors import DecodeError
@@ -51,8 +52,7 @@ class MainLog:
     ends: dict[Partition, int] = field(default_factory=dict)
     checkpoints: dict[int, Note] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    subjects: dict[int, tuple[Segment, bytes]] = field(default_factory=dict)
-    """kv.subjects as it was sealed at a size, with the record of kv.audit that says so."""
+    subjects: SubjectSeals = field(default_factory=SubjectSeals)
     _tree: Tree = field(default_factory=Tree)
 
     @property
@@ -75,7 +75,7 @@ class MainLog:
         if isinstance(statement, SegmentsSealed):
             return self._extend(statement)
         if isinstance(statement, SubjectsSealed):
-            return self.subjects.setdefault(statement.main_size, (statement.segment, value))[1] is value
+            return self.subjects.take(statement, value)
         return isinstance(statement, CheckpointSigned) and self._checkpoint(statement)
 
     def _extend(self, sealed: SegmentsSealed) -> bool:

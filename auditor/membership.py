@@ -10,6 +10,7 @@ from events.model.control import InventoryMember, SubjectScope, TenantScope
 
 STATE = "state the fleet's inventory again: kvledger attest inventory"
 ARCHIVED = "audit with its archive: kvledger audit run --archive URL; if it has only begun, wait for its ack"
+BOUND = "audit with its archive: kvledger audit run --archive URL; or delete the subject's whole domain"
 REGISTER = (
     "have this worker register; if it never ran, or has ended, say so: kvledger attest inventory FILE --gone WORKER "
     "--evidence TEXT"
@@ -52,10 +53,21 @@ def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Fin
     if evidence.bound is None:
         detail, cure = "kv.subjects was not read", "audit where kv.subjects can be read"
         found.add("P2", VerdictReason.NOT_EVALUATED, request, detail, cure=cure)
-    elif scope.leaves is None and evidence.bound:
+        return
+    if scope.leaves is None and evidence.bound:
         detail = f"{len(evidence.bound)} leaves are bound to the subject; the request names none"
         cure = "request the subject's deletion again: more leaves are bound by now"
         found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail, cure=cure)
+    if evidence.cut:
+        detail = (
+            f"kv.subjects begins at {evidence.cut}; what was bound to the subject before that is not known"
+        )
+        found.add("P2", VerdictReason.RETENTION_TRUNCATED, request, detail, cure=BOUND)
+    if evidence.missing:
+        detail = (
+            f"{evidence.missing} offsets of kv.subjects hold no record; what was bound there is not known"
+        )
+        found.add("P2", VerdictReason.TOPIC_COMPACTED, request, detail, cure=BOUND)
 
 
 def p2_inventory(evidence: Evidence, found: Findings) -> None:

@@ -87,9 +87,9 @@ class PartitionWatch:
         if offset >= self._sealed[self._next].first:
             self._tree.append(leaf)
 
-    def settle(self, end: int) -> Settled:
-        """What came of it, for a partition that was read up to `end`."""
-        found, start = Settled(), self._start
+    def settle(self, end: int, *, start: int | None = None) -> Settled:
+        """What came of it, for a partition that was read up to `end`; from `start` on, if that wasn't known before."""
+        found, start = Settled(), self._start if start is None else start
         while self._next < len(self._sealed):
             self._compare()
         topic, partition = self._where
@@ -150,23 +150,20 @@ class Settled:
 
 @dataclass(slots=True)
 class SubjectsWatch:
-    """Takes kv.subjects in whole, in offset order; `segment` is all of it."""
+    """Takes a run of kv.subjects in, in offset order; `segment` is all of it."""
 
     _tree: Tree = field(default_factory=Tree)
-    _first: int | None = None
-    _next: int = 0
 
     def take(self, record: RawRecord) -> None:
-        self._first = record.offset if self._first is None else self._first
-        self._next = record.offset + 1
         self._tree.append(raw_leaf(record.offset, record.value, record.signature))
 
-    def segment(self) -> Segment:
+    def segment(self, read: range) -> Segment:
+        """`read`: from which offset on records were given, and up to where."""
         return Segment(
             topic=SUBJECTS.name,
             partition=0,
-            first=self._first or 0,
-            next=self._next,
+            first=read.start,
+            next=read.stop,
             records=self._tree.size,
             root=self._tree.root(),
         )

@@ -183,7 +183,9 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
         kind = line["t"]
         if kind == "bound":
             evidence.bound = (evidence.bound or frozenset()) | _ids(line["ids"])
-        if kind in ("format", "key", "bound", "control", "anchor", "segment"):
+        if kind == "subjects":
+            evidence.cut, evidence.missing = evidence.cut + line["cut"], evidence.missing + line["missing"]
+        if kind in ("format", "key", "bound", "subjects", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])
         if offset <= last.get(partition, -1):

@@ -608,6 +608,7 @@ BUNDLE_LINES: dict[str, tuple[Shape, ...]] = {
     "segment": (SEGMENT_LINE,),
     "key": (record(domain=STRING, alias_key=DIGITS),),
     "bound": (record(ids=STRING),),
+    "subjects": (record(cut=COUNT, missing=COUNT),),
     "control": (
         SHOWN,
         record(
@@ -1527,6 +1528,7 @@ class Trial:
         self.no: int = request["number"]
         self.scope: Json = request["scope"]
         self.bound: set[bytes] | None = None
+        self.cut = self.missing = 0
         self.named = set(self.scope.get("leaves") or self.scope.get("ids") or ())
         if self.scope["type"] == "prefix":
             self.named = {self.scope["ids"][-1]}
@@ -2146,8 +2148,13 @@ class Trial:
         if self.scope["type"] == "subject" and self.scope["pseudonym"] is not None:
             if self.bound is None:
                 self.add("P2", "not_evaluated", f"request {self.no}")
-            elif self.bound and self.scope["leaves"] is None:
-                self.add("P2", "scope_undecidable", f"request {self.no}")
+            else:
+                if self.bound and self.scope["leaves"] is None:
+                    self.add("P2", "scope_undecidable", f"request {self.no}")
+                if self.cut:
+                    self.add("P2", "retention_truncated", f"request {self.no}")
+                if self.missing:
+                    self.add("P2", "topic_compacted", f"request {self.no}")
         self.membership_told = self.inventory()
         for domain in self.domains - set(self.keys):
             self.add("P2", "scope_undecidable", domain)
@@ -3017,9 +3024,12 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     for line in lines:
         if line["t"] == "bound":
             trial.bound = (trial.bound or set()) | set(packed(line["ids"]))
+        if line["t"] == "subjects":
+            trial.cut += line["cut"]
+            trial.missing += line["missing"]
     last: dict[int, int] = {}
     for line in lines:
-        if line["t"] in ("format", "key", "bound", "control", "anchor", "segment"):
+        if line["t"] in ("format", "key", "bound", "subjects", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])
         if offset <= last.get(partition, -1) or offset >= ends.get(("kv.events", partition), 0):

@@ -14,6 +14,7 @@ from auditor.archive.extent import (
     extents,
     releasable,
     retention_danger,
+    subjects_extent,
 )
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
@@ -29,7 +30,7 @@ from events.kafka.connection import KafkaConnection, RawRecord
 from events.kafka.partition_log import KafkaPartitionLog
 from events.kafka.topic_admin import drop_records, retention_of
 from events.signing import verify
-from events.topic import CONTROL, EVENTS
+from events.topic import CONTROL, EVENTS, SUBJECTS
 from kvledger.control import connection, wall_ms
 from kvledger.failure import CommandError, ExitCode
 from kvledger.settings import Settings
@@ -54,7 +55,7 @@ class ArchiveState:
     adopted: int = 0
     released: dict[int, int] = field(default_factory=dict)
     subjects_to: int | None = None
-    """Up to which offset kv.subjects is archived under a seal of the newest checkpoint; None: it isn't."""
+    """Up to which offset kv.subjects is archived; None: nothing of it is."""
 
 
 async def archive_log(
@@ -79,10 +80,13 @@ async def archive_log(
             len(manifest.kept) if manifest is not None else 0,
             extents(manifest, starts, ends),
         )
+        subjects = await source.subjects_held()
+        if subjects.stop:
+            state.extents.append(subjects_extent(manifest, subjects))
         if written is not None:
             state.added, state.adopted, state.problems = written.added, written.adopted, written.problems
         if manifest is not None:
-            state.subjects_to = None if manifest.subjects is None else manifest.subjects.segment.next
+            state.subjects_to = manifest.subjects[-1].segment.next if manifest.subjects else None
             gone = written.gone if written is not None else dropped_unarchived(manifest, starts)
             state.lost = begun_before(manifest, gone)
         await _look_at_retention(at, state)
@@ -142,7 +146,7 @@ async def _look_at_retention(at: KafkaConnection, state: ArchiveState) -> None:
     """Notes what Kafka may drop before it is archived."""
     now_ms, log = wall_ms(), KafkaPartitionLog(at)
     try:
-        for topic in (CONTROL, EVENTS):
+        for topic in (CONTROL, EVENTS, SUBJECTS):
             retention_ms, retention_bytes = await retention_of(at, topic)
             for extent in [one for one in state.extents if one.topic == topic.name]:
                 oldest = None

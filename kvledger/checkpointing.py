@@ -11,6 +11,7 @@ from auditor.anchoring import Anchor, Anchoring, appraise, make_anchor
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.reader import ArchivedReader
 from auditor.archive.store import FsspecStore
+from auditor.archive.subject import ArchivedSubjects
 from auditor.checkpoint import NoteKey
 from auditor.finding import Verdict
 from auditor.fold_state import LastRecord, Resumed
@@ -26,7 +27,7 @@ from events.ids import Role
 from events.kafka.connection import RawRecord
 from events.model.control import SubjectScope
 from events.signing import verify
-from events.topic import CONTROL, EVENTS
+from events.topic import CONTROL, EVENTS, SUBJECTS
 from kvledger.audit_state import AuditStates
 from kvledger.control import connection
 from kvledger.failure import CommandError, ExitCode
@@ -80,9 +81,13 @@ async def judge_anchored(
     `LiveAudit.run` raises, LogUnavailableError and ArchiveError."""
     witnesses = load_witnesses(settings.home)
     async with sealing(settings, audit.registry) as sealer:
-        past, store = audit.log.events, None
+        past, store, bound = audit.log.events, None, None
         if archive is not None:
             store = await asyncio.to_thread(FsspecStore, archive)
+        audit.subjects_sealed = sealer.main.subjects.segments()
+        if store is not None and isinstance(audit.log, AuditedLog):
+            bound = ArchivedSubjects(LogArchive(store, audit.registry.log), audit.subjects_sealed)
+            audit.log.subjects_past = bound
         settled = Settled()
         for attempt in range(ATTEMPTS):
             try:
@@ -106,9 +111,11 @@ async def judge_anchored(
             if await sealer.seal(settled.new):
                 settled.new = []
                 break
-        damage = past.problems if isinstance(past, ArchivedReader) else []
+        damage = [*past.problems] if isinstance(past, ArchivedReader) else []
+        damage += [*(bound.problems if bound is not None else ()), *audit.subject_problems]
         anchor, anchoring, complaints = await _anchor(sealer, audit, settled, witnesses, damage)
         complaints += past.begins if isinstance(past, ArchivedReader) else []
+        complaints += bound.begins if bound is not None else []
         if states is not None and not settled.new and not anchoring.problems:
             complaints += _keep(states, numbers, sealer, audit)
     verdicts = [judge(audit.evidence[number], audit.frontier, anchoring=anchoring) for number in numbers]
@@ -178,6 +185,21 @@ def _asks_for_subjects(registry: ControlFold) -> bool:
     return any(isinstance(scope, SubjectScope) and scope.pseudonym is not None for scope in scopes)
 
 
+async def _seal_subjects(log: AuditedLog, sealer: Sealer) -> list[str]:
+    """Seals what kv.subjects holds behind what was sealed of it, if anything ever was bound, or asked for; what
+    contradicts that. Without a seal of its own a checkpoint says nothing of kv.subjects."""
+    main, subjects = sealer.main, SubjectsWatch()
+    if main.subjects.main_size >= main.size:
+        return []
+    reach = main.subjects.reach
+    read = await log.read_subjects(subjects.take, reach)
+    if read.stop < reach:
+        return [f"{SUBJECTS.name}/0 ends at {read.stop}, records up to {reach} were sealed"]
+    if read.stop or _asks_for_subjects(main.registry):
+        await sealer.seal_subjects(subjects.segment(read))
+    return []
+
+
 async def make_checkpoint(settings: Settings) -> CheckpointMade:
     """Seals all records that are new since the last checkpoint, and only reads those of kv.events. kv.control is
     read and compared whole. Raises LogUnavailableError, KeyFileError, CommandError if nobody has begun the log."""
@@ -225,10 +247,7 @@ async def make_checkpoint(settings: Settings) -> CheckpointMade:
             await sealer.seal(settled.new)
             witnesses = load_witnesses(settings.home)
             complaints = await _witnessed(sealer, witnesses)
-            if main.size and main.size not in main.subjects and _asks_for_subjects(registry):
-                subjects = SubjectsWatch()
-                await log.read_subjects(subjects.take)
-                await sealer.seal_subjects(subjects.segment())
+            subjects = await _seal_subjects(log, sealer)
             head = main.head()
             return CheckpointMade(
                 origin=origin(registry.log),
@@ -236,7 +255,7 @@ async def make_checkpoint(settings: Settings) -> CheckpointMade:
                 note=head.to_bytes().decode() if head is not None else "",
                 size=main.size,
                 added=main.size - before,
-                problems=[*main.problems, *settled.problems],
+                problems=[*main.problems, *settled.problems, *subjects],
                 witnessed=witnesses.policy.count(head) if head is not None else 0,
                 witnesses=len(witnesses.policy.keys),
                 quorum=witnesses.policy.quorum,

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from auditor.anchoring import Anchor, WitnessPolicy, appraise, make_anchor
-from auditor.archive.check import sealed_subjects, why_untrusted
+from auditor.archive.check import seals_listed, why_untrusted
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive
 from auditor.archive.manifest import Manifest, kept_segments, name_of
-from auditor.archive.reader import ArchivedReader
+from auditor.archive.reader import ArchivedReader, damage
 from auditor.checkpoint import Note
 from auditor.finding import Verdict
 from auditor.live import LiveAudit
@@ -29,8 +29,8 @@ from events.topic import CONTROL, EVENTS
 @dataclass(frozen=True, slots=True)
 class ArchivedControl:
     """What an archive says before any record of kv.events is looked at. `end`: behind the newest kept segment of
-    kv.control, `ends`: of each partition of kv.events. `subjects`: kv.subjects if it is whole; else `subjects_fault`
-    says why it isn't."""
+    kv.control, `ends`: of each partition of kv.events. `subjects`: the runs of kv.subjects, in order, if what it held
+    at the checkpoint is known; else `subjects_fault` says why it isn't."""
 
     archive: LogArchive
     note: Note
@@ -38,7 +38,7 @@ class ArchivedControl:
     records: tuple[RawRecord, ...]
     end: int
     ends: Mapping[int, int]
-    subjects: Segment | None
+    subjects: tuple[Segment, ...]
     subjects_fault: str
 
 
@@ -75,20 +75,18 @@ def read_control(archive: LogArchive, trusted_key: bytes, verify: Verify) -> Arc
     return ArchivedControl(archive, note, main, tuple(records), reached, ends, subjects, fault)
 
 
-def _subjects(archive: LogArchive, manifest: Manifest, registry: ControlFold) -> tuple[Segment | None, str]:
-    segment = sealed_subjects(manifest, registry)
-    if segment is None:
-        return (
-            None,
-            "archive: kv.subjects was not sealed at its checkpoint: `audit checkpoint`, `audit archive`",
-        )
-    try:
-        archive.verify(segment)
-    except ArchiveError as error:
-        if error.reason == "archive_unavailable":
-            raise
-        return None, f"archive: {error.detail}"
-    return segment, ""
+def _subjects(
+    archive: LogArchive, manifest: Manifest, registry: ControlFold
+) -> tuple[tuple[Segment, ...], str]:
+    seals = seals_listed(manifest, registry)
+    if not seals.main_size or seals.main_size != len(manifest.segments):
+        fault = "archive: kv.subjects was not sealed at its checkpoint: `audit checkpoint`, `audit archive`"
+        return (), fault
+    for segment in seals.segments():
+        why = damage(archive, segment)
+        if why:
+            return (), f"archive: {why}"
+    return seals.segments(), ""
 
 
 def _records(archive: LogArchive, segment: Segment) -> list[RawRecord]:
@@ -167,13 +165,16 @@ class ArchivedLog:
         await self.events.start(partitions)
         return dict(self.events.starts)
 
-    async def read_subjects(self, take: Take) -> None:
+    async def read_subjects(self, take: Take) -> range | None:
         """All that was sealed; nothing where that isn't known, and then `problems` say so."""
-        if self._found.subjects is not None:
-            for record in await asyncio.to_thread(_records, self._found.archive, self._found.subjects):
+        runs = self._found.subjects
+        if not runs:
+            self.problems = [self._found.subjects_fault]
+            return None
+        for run in runs:
+            for record in await asyncio.to_thread(_records, self._found.archive, run):
                 take(record)
-        elif not self.problems:
-            self.problems.append(self._found.subjects_fault)
+        return range(runs[0].first, runs[-1].next)
 
     async def stands(self) -> bool:
         return True

@@ -23,6 +23,7 @@ from auditor.checkpoint import Note
 from auditor.main_log import MainLog, log_keys
 from auditor.registry import ControlFold
 from auditor.segment import Partition
+from auditor.subject_seal import SubjectSeals
 from events.ids import KeyId, Role
 from events.kafka.connection import RawRecord
 from events.model.audit import Segment
@@ -56,9 +57,11 @@ def check_archive(archive: LogArchive, trusted_key: bytes, told: Callable[[str],
             found.records += _segment(archive, one, segment, registry)
         except ArchiveError as error:
             found.problems.append(str(error))
-    if manifest.subjects is not None:
+    seals = seals_listed(manifest, registry)
+    for kept in manifest.subjects:
+        told(name_of(kept.segment))
         try:
-            found.records += _subjects(archive, manifest, manifest.subjects, registry)
+            found.records += _subjects(archive, kept, seals, registry)
         except ArchiveError as error:
             found.problems.append(str(error))
     untrusted = why_untrusted(manifest, note, registry, trusted_key)
@@ -69,23 +72,20 @@ def check_archive(archive: LogArchive, trusted_key: bytes, told: Callable[[str],
     return found
 
 
-def _subjects(archive: LogArchive, manifest: Manifest, kept: SubjectsKept, registry: ControlFold) -> int:
-    segment = sealed_subjects(manifest, registry)
-    if segment is None:
-        raise ArchiveError("archive_unverified", "no auditor sealed its kv.subjects at its checkpoint")
+def _subjects(archive: LogArchive, kept: SubjectsKept, seals: SubjectSeals, registry: ControlFold) -> int:
+    if (kept.sealed, kept.segment) not in [(one.value, one.segment) for one in seals.seals]:
+        raise ArchiveError("archive_unverified", f"no auditor sealed {name_of(kept.segment)}")
     found = SegmentKept(leaf=0, newest_ms=0, raw=kept.raw, records=kept.records)
-    return _segment(archive, found, segment, registry)
+    return _segment(archive, found, kept.segment, registry)
 
 
-def sealed_subjects(manifest: Manifest, registry: ControlFold) -> Segment | None:
-    """kv.subjects as an auditor sealed it at the checkpoint's size; None if none did. `registry` is the fold of the
-    archived kv.control."""
-    if manifest.subjects is None:
-        return None
+def seals_listed(manifest: Manifest, registry: ControlFold) -> SubjectSeals:
+    """What auditors sealed of kv.subjects, by the records of kv.audit that the manifest brings. `registry` is the fold
+    of the archived kv.control."""
     main = MainLog(registry)
-    main.take(manifest.subjects.sealed)
-    segment, _ = main.subjects.get(len(manifest.segments), (None, b""))
-    return segment if segment == manifest.subjects.segment else None
+    for kept in manifest.subjects:
+        main.take(kept.sealed)
+    return main.subjects
 
 
 def _segment(archive: LogArchive, kept: SegmentKept, segment: Segment, registry: ControlFold) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from auditor.archive.manifest import Manifest, coverage, kept_segments, name_of
 from auditor.segment import Partition
 from events.model.audit import Segment
-from events.topic import EVENTS
+from events.topic import EVENTS, SUBJECTS
 
 RETENTION_SHARE = 0.5
 """A record that isn't archived after this share of the topic's retention may soon be lost."""
@@ -49,6 +49,15 @@ def extents(
     return found
 
 
+def subjects_extent(manifest: Manifest | None, held: range) -> Extent:
+    """The same of kv.subjects, of which the log holds `held`."""
+    runs = [one.segment for one in manifest.subjects] if manifest is not None else []
+    kept = coverage(runs).get((SUBJECTS.name, 0))
+    run = kept.run_at(held.start) if kept is not None else None
+    first, upto = run or (held.start, held.start)
+    return Extent(SUBJECTS.name, 0, held.start, held.stop, runs[-1].next if runs else 0, first, upto)
+
+
 def dropped_unarchived(manifest: Manifest, starts: Mapping[Partition, int]) -> list[Segment]:
     """Sealed segments that the log dropped before they were archived, and that no run has noted yet."""
     kept, known = kept_segments(manifest), frozenset(manifest.gone)
@@ -65,7 +74,7 @@ def begun_before(manifest: Manifest, gone: Iterable[Segment]) -> list[str]:
     """Those of `gone` that lie behind something archived of their partition: an archive that begins late lacks what
     was before it, and that is no fault of it."""
     first: dict[Partition, int] = {}
-    for segment in kept_segments(manifest).values():
+    for segment in (*kept_segments(manifest).values(), *(one.segment for one in manifest.subjects)):
         first.setdefault((segment.topic, segment.partition), segment.first)
     return [
         name_of(segment)

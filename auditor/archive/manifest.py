@@ -7,12 +7,11 @@ its root again and compares it with the main log's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
-
-from pydantic import ValidationError
 
 from auditor.archive.failure import ArchiveError
 from auditor.checkpoint import Note, NoteError, TreeHead, parse_head, parse_note
@@ -46,8 +45,8 @@ class SegmentKept(Record):
 
 
 class SubjectsKept(Record):
-    """kv.subjects as it was sealed at the checkpoint's size. `sealed`: the record of kv.audit that says so, under an
-    auditor's signature of its own."""
+    """A sealed run of kv.subjects. `sealed`: the record of kv.audit that says so, under an auditor's signature of its
+    own."""
 
     sealed: RawBytes
     segment: Segment
@@ -60,15 +59,15 @@ class Manifest(Record):
     checked by the archive alone."""
 
     format: Literal["kvledger archive"] = "kvledger archive"
-    version: Literal[1, 2] = 2
-    """Version 1 knew nothing of kv.subjects."""
+    version: Literal[1, 2, 3] = 3
+    """Version 1 knew nothing of kv.subjects; version 2 listed one run of it at most, all that was sealed."""
     log: Name
     note: str
     segments: tuple[Segment, ...]
     kept: tuple[SegmentKept, ...]
     gone: tuple[Count, ...] = ()
     """Leaves that the log had dropped before they could be archived."""
-    subjects: SubjectsKept | None = None
+    subjects: tuple[SubjectsKept, ...] = ()
 
 
 def folder_of(log: str) -> str:
@@ -94,10 +93,10 @@ def parse_manifest(raw: bytes) -> tuple[Manifest, Note, TreeHead]:
     """With its checkpoint, whose tree is that of the segments listed; the checkpoint's signatures are the caller's to
     check. Raises ArchiveError(archive_garbled)."""
     try:
-        manifest = Manifest.model_validate_json(raw)
+        manifest = Manifest.read(_upcast(raw))
         note = parse_note(manifest.note.encode())
         head = parse_head(note.text)
-    except (ValidationError, NoteError) as error:
+    except (ValueError, RecursionError, NoteError) as error:
         raise ArchiveError(
             "archive_garbled",
             f"its {MANIFEST} can't be read, or is of an unknown version; without that file the next `audit archive`"
@@ -110,6 +109,15 @@ def parse_manifest(raw: bytes) -> tuple[Manifest, Note, TreeHead]:
     if leaves != sorted(set(leaves)) or (leaves and leaves[-1] >= len(manifest.segments)):
         raise ArchiveError("archive_garbled", "its manifest lists segments that are none")
     return manifest, note, head
+
+
+def _upcast(raw: bytes) -> bytes:
+    """Versions 1 and 2 named one run of kv.subjects, or none. Raises ValueError."""
+    document = json.loads(raw)
+    if isinstance(document, dict) and document.get("version") in (1, 2):
+        one = document.get("subjects")
+        return json.dumps(document | {"subjects": [] if one is None else [one]}).encode()
+    return raw
 
 
 @dataclass(slots=True)

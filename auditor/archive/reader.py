@@ -71,7 +71,7 @@ def verified_past(
             if leaf not in kept:
                 past.begins.append(f"{name_of(segment)} was dropped and is not in the archive")
                 break
-            why = _damage(archive, segment)
+            why = damage(archive, segment)
             if why:
                 past.problems.append(f"archive: {why}")
                 break
@@ -81,7 +81,7 @@ def verified_past(
     return past
 
 
-def _damage(archive: LogArchive, segment: Segment) -> str:
+def damage(archive: LogArchive, segment: Segment) -> str:
     """What is wrong with a segment that the manifest lists; "" if nothing is."""
     try:
         archive.verify(segment)

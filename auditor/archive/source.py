@@ -59,11 +59,20 @@ class KafkaSource:
         await reader.read_to(ends, lambda record: take(record._replace(topic=segment.topic)))
         self._reached[segment.topic] = segment.partition, segment.next
 
+    async def subjects_held(self) -> range:
+        """Offsets that kv.subjects holds now."""
+        await self._subjects.start(1)
+        try:
+            return range(self._subjects.starts[0], (await self._subjects.ends())[0])
+        finally:
+            await self._subjects.stop()
+
     async def _read_subjects(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         """The topic has grown by no more than what came since it was sealed, so it is opened for this alone."""
         await self._subjects.start(1)
         try:
             ends = await self._subjects.ends()
+            self._subjects.skip_to({0: segment.first})
             await self._subjects.read_to(
                 {0: min(segment.next, ends[0])}, lambda record: take(record._replace(topic=segment.topic))
             )

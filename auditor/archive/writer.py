@@ -33,6 +33,9 @@ class Source(Protocol):
     async def starts(self) -> Mapping[Partition, int]:
         """The oldest offset that is still there, by partition. Raises LogUnavailableError."""
 
+    async def subjects_held(self) -> range:
+        """Offsets that kv.subjects holds now. Raises LogUnavailableError."""
+
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         """Gives the segment's records to `take`, in order. Raises LogUnavailableError."""
 
@@ -67,7 +70,8 @@ class ArchiveWriter:
         kept = {one.leaf: one for one in before.kept} if before is not None else {}
         gone = set(before.gone) if before is not None else set()
         starts = await self._source.starts()
-        done = Written(self._manifest(note, size, kept, gone))
+        subjects = before.subjects if before is not None else ()
+        done = Written(self._manifest(note, size, kept, gone, subjects))
         for leaf, segment in enumerate(self._main.segments[:size]):
             if leaf in kept:
                 continue
@@ -77,8 +81,9 @@ class ArchiveWriter:
             if found is not None:
                 kept[leaf] = found
                 if (done.added + done.adopted) % LISTED_AT_ONCE == 0:
-                    await self._list(self._manifest(note, size, kept, gone))
-        done.manifest = self._manifest(note, size, kept, gone, await self._subjects(size, before, done))
+                    await self._list(self._manifest(note, size, kept, gone, subjects))
+        subjects = await self._subjects(size, before, done)
+        done.manifest = self._manifest(note, size, kept, gone, subjects)
         if done.manifest != before:
             await self._list(done.manifest)
         return done
@@ -104,17 +109,23 @@ class ArchiveWriter:
                 return note.to_bytes().decode(), size
         raise ArchiveError("archive_unavailable", "nothing is sealed yet: `kvledger audit checkpoint` does")
 
-    async def _subjects(self, size: int, before: Manifest | None, done: Written) -> SubjectsKept | None:
-        """kv.subjects as it was sealed at the checkpoint's size; nothing if nobody sealed it."""
-        segment, sealed = self._main.subjects.get(size, (None, b""))
-        if segment is None:
-            return None
-        if before is not None and before.subjects is not None and before.subjects.sealed == sealed:
-            return before.subjects
-        kept = await self._keep(0, segment, {}, done, known=False)
-        if kept is None:
-            return None
-        return SubjectsKept(sealed=sealed, segment=segment, raw=kept.raw, records=kept.records)
+    async def _subjects(self, size: int, before: Manifest | None, done: Written) -> tuple[SubjectsKept, ...]:
+        """What was sealed of kv.subjects up to the checkpoint's size, as far as it could be had."""
+        listed = {one.sealed: one for one in before.subjects} if before is not None else {}
+        newest = before.subjects[-1].segment.next if before is not None and before.subjects else 0
+        found: list[SubjectsKept] = []
+        for seal in self._main.subjects.up_to(size):
+            if seal.value in listed:
+                found.append(listed[seal.value])
+                continue
+            start = (await self._source.subjects_held()).start
+            where = (seal.segment.topic, seal.segment.partition)
+            known = seal.segment.next <= newest
+            kept = await self._keep(0, seal.segment, {where: start}, done, known=known)
+            if kept is not None:
+                segment, raw, records = seal.segment, kept.raw, kept.records
+                found.append(SubjectsKept(sealed=seal.value, segment=segment, raw=raw, records=records))
+        return tuple(found)
 
     def _manifest(
         self,
@@ -122,7 +133,7 @@ class ArchiveWriter:
         size: int,
         kept: Mapping[int, SegmentKept],
         gone: set[int],
-        subjects: SubjectsKept | None = None,
+        subjects: tuple[SubjectsKept, ...],
     ) -> Manifest:
         return Manifest(
             log=self._archive.log,

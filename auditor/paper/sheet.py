@@ -39,10 +39,10 @@ from auditor.paper.wording import (
     CONDITIONS,
     ENDS,
     MOMENTS,
-    REASONS,
     STANDINGS,
     VERDICTS,
     Meaning,
+    meaning_of,
     scope_in_words,
 )
 from auditor.proof import Predicate
@@ -223,7 +223,7 @@ def _reasons(reasons: tuple[Reason, ...], *, held: bool) -> Iterator[Element]:
     yield Heading("Why it is not proven, and what would cure it")
     by_kind: dict[tuple[VerdictReason, Meaning], list[Reason]] = {}
     for one in reasons:
-        meaning = HELD if held and _unacked(one) else REASONS[one.reason]
+        meaning = HELD if held and _unacked(one) else meaning_of(one)
         by_kind.setdefault((one.reason, meaning), []).append(one)
     for (kind, meaning), mine in by_kind.items():
         waits = sum(one.waits for one in mine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from auditor.finding import Condition, Standing
+from auditor.finding import Condition, Reason, Standing
 from auditor.paper.element import Tone
 from events.ids import VerdictKind, VerdictReason
 from events.model.control import (
@@ -186,6 +186,22 @@ REASONS: dict[VerdictReason, Meaning] = {
         "See to the other reasons first, then audit again.",
     ),
 }
+LIST_LOST = Meaning(
+    "Part of the list of the subject's data is gone",
+    "Which blocks belong to a person is recorded in a list of its own. Records of it were removed before they were "
+    "read, so the request may name too little.",
+    "Audit with the archive that holds them, or request the deletion of the whole group of data.",
+)
+"""Of the list, in place of what the same reasons say of other records."""
+
+
+def meaning_of(reason: Reason) -> Meaning:
+    """In plain words."""
+    lost = reason.reason in (VerdictReason.RETENTION_TRUNCATED, VerdictReason.TOPIC_COMPACTED)
+    if lost and reason.condition == "P2" and reason.subject.startswith("request "):
+        return LIST_LOST
+    return REASONS[reason.reason]
+
 
 CONDITIONS: dict[Condition, str] = {
     "P1": "The register of requests, keys and workers is complete, signed, and the same that every worker saw.",

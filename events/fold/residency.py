@@ -91,6 +91,9 @@ def put(
             _merge(state, changes, where, block, have, attributes)
     changes.block_operations += len(ids)
     if new_ids:
+        spread = None if state.snapshot is None else state.snapshot.spreads.get(where)
+        if spread is not None:
+            spread.add(new_ids)
         account(state, changes, where, attributes, new_ids, 1)
         changes.copies.append(CopiesPut(*where, attributes, tuple(new_ids), tuple(new_parents)))
 

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from events.chain import MODULUS
 from events.fold.change import Changes
 from events.fold.residency import drop, put, restate
+from events.fold.spread import Spread
 from events.fold.state import Copy, CopyAttributes, HolderGroup, SnapshotProgress, StreamState
 from events.ids import CopyState
 from events.model.batch import DecodedPart
 from events.model.part import SnapshotPart, SnapshotRange
+
+SCANNED = 4_096
+"""A table of so many copies is looked through for each range: no more ids than a record lists."""
 
 
 def replace_range(
@@ -47,8 +51,7 @@ def replace_range(
     table = state.table(*where)
     if state.holders[mark.holder].lost and not (state.snapshot is not None and state.snapshot.inspected):
         _keep_doubt(state, table, listed)
-    full = mark.low == bytes(16) and mark.high == b"\xff" * 16
-    present = list(table) if full else [block for block in table if mark.low <= block <= mark.high]
+    present = _present(state, where, table, mark)
     changed = [block for block in present if block in listed and table[block] != listed[block]]
     drop(state, changes, where, [block for block in present if block not in listed] + changed, "snapshot")
     _put_runs(state, changes, where, [block for block in listed if block not in table], listed)
@@ -58,6 +61,21 @@ def replace_range(
     if state.snapshot is not None and state.snapshot.snapshot == mark.snapshot:
         bounds = (int.from_bytes(mark.low, "big"), int.from_bytes(mark.high, "big"))
         state.snapshot.ranges.setdefault(where, []).append(bounds)
+
+
+def _present(
+    state: StreamState, where: HolderGroup, table: dict[bytes, Copy], mark: SnapshotRange
+) -> list[bytes]:
+    """The range's ids that are resident. A snapshot of a large table has as many ranges as the table has thousands of
+    copies, so each looks where its own are."""
+    if mark.low == bytes(16) and mark.high == b"\xff" * 16:
+        return list(table)
+    if state.snapshot is None or len(table) <= SCANNED:
+        return [block for block in table if mark.low <= block <= mark.high]
+    spread = state.snapshot.spreads.get(where)
+    if spread is None:
+        spread = state.snapshot.spreads[where] = Spread(table)
+    return [block for block in spread.between(mark.low, mark.high) if block in table]
 
 
 def _keep_doubt(

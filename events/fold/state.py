@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from events.chain import Checksum
+from events.fold.spread import Spread
 from events.ids import (
     Capability,
     CopyState,
@@ -108,11 +109,12 @@ class Standing:
 @dataclass(slots=True)
 class SnapshotProgress:
     """Ranges replaced since the begin, by (holder, group), as inclusive integer bounds. `inspected`: it is of
-    the engine's own pool."""
+    the engine's own pool. `spreads`: of tables that ranges were looked up in; nobody keeps them."""
 
     snapshot: str
     ranges: dict[HolderGroup, list[tuple[int, int]]] = field(default_factory=dict)
     inspected: bool = False
+    spreads: dict[HolderGroup, Spread] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(slots=True)

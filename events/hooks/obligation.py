@@ -57,6 +57,7 @@ class Obligations:
         self._domains = domains
         self._known: dict[int, Obligation] = {}
         self._answered: set[int] = set()
+        self._named: dict[str, int] = {}
 
     def installed(self) -> list[Obligation]:
         """Every order of the registry, oldest first; new ones are taken up."""
@@ -136,6 +137,8 @@ class Obligations:
 
         Such an order is never listed with 0, which would discharge it: where no old copy is known, a request
         that still runs holds one, or nobody can look. Its refusal, if it has one, is repeated behind the ack.
+        An ack takes the place of the one before for every order in it, so it goes on naming the highest nonce that was
+        answered in its domain: an order that is asked about in the midst of another one stays answered.
         """
         wanted = set(domains)
         standings: dict[str, list[RequestStanding]] = {}
@@ -159,9 +162,16 @@ class Obligations:
                     refused = Refused(request=one.number, reason=one.refused, cure=one.cure)
                     refusals.setdefault(domain, []).append(refused)
         return {
-            domain: (Ack(requests=tuple(requests), nonce=nonce), *refusals.get(domain, ()))
+            domain: (
+                Ack(requests=tuple(requests), nonce=self._naming(domain, nonce)),
+                *refusals.get(domain, ()),
+            )
             for domain, requests in standings.items()
         }
+
+    def _naming(self, domain: str, nonce: int | None) -> int | None:
+        known = self._named.get(domain)
+        return nonce if known is None else max(known, known if nonce is None else nonce)
 
     def refusals(
         self, obligations: Iterable[Obligation], reason: RefusalReason, cure: str
@@ -188,12 +198,17 @@ class Obligations:
         return due
 
     def answered(self, offset: int) -> None:
-        """That nonce needs no further ack in this epoch."""
+        """That nonce needs no further ack in this epoch; later ones name it, or a higher one, too."""
         self._answered.add(offset)
+        nonce = self._registry.nonces.get(offset)
+        known = None if nonce is None else self._known.get(nonce.request)
+        for domain in self.domains(known) if known is not None else ():
+            self._named[domain] = max(offset, self._named.get(domain, offset))
 
     def new_epoch(self) -> None:
         """Acks, refusals and answers of the old epoch are nobody's any more."""
         self._answered.clear()
+        self._named.clear()
         self.renewed = False
         for one in self.installed():
             one.refused = one.told = None

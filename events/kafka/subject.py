@@ -37,13 +37,15 @@ class TooManyLeavesError(KvledgerError):
 
 
 class SubjectLog:
-    """One connection's view of the topic; nothing is kept between calls but the producer."""
+    """One connection's view of the topic; nothing is kept between calls but the producer, and in `begins` the oldest
+    offset that the last reader met: above 0 there may be leaves that nobody but an archive knows."""
 
     def __init__(self, connection: KafkaConnection, *, timeout_s: float = 15.0) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._producer: Any = None
         self._starting = asyncio.Lock()
+        self.begins = 0
 
     async def bind(self, body: SubjectBound, signer: Signer) -> int:
         """Appends a signed binding; its offset. Repeating it changes nothing. Raises LogUnavailableError."""
@@ -75,7 +77,7 @@ class SubjectLog:
             await within(tail.start(), self._timeout_s)
             first, end = await tail.bounds(topic, 0)
             tail.seek(topic, 0, first)
-            at = first
+            self.begins = at = first
             while at < end:
                 records = await tail.fetch(timeout_ms=200, max_records=2_000)
                 if records:

@@ -134,8 +134,8 @@ class CheckpointSigned(Record):
 
 
 class SubjectsSealed(Record):
-    """All of kv.subjects as it stood when the main log had `main_size` leaves. It is no leaf: a bundle shows none of
-    it. Of two for one size the first counts."""
+    """What kv.subjects held when the main log had `main_size` leaves, behind what was sealed of it before. It is no
+    leaf: a bundle shows none of it. Of two for one size the first counts."""
 
     type: Literal["subjects_sealed"] = "subjects_sealed"
     log: Name

@@ -6,9 +6,9 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from events.fold.registry_state import Deletion
 from events.receipt import Receipt
@@ -26,6 +26,10 @@ from router_client.view import LocalView
 from router_client.wire import JSON_TYPE
 
 BUNDLE_TYPE = "application/x-ndjson"
+LISTED, MOST_LISTED = 100, 1_000
+"""Orders on a page of the list, unless the caller wants another number, and at most."""
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED, description="how many orders at most")]
+After = Annotated[int | None, Query(ge=0, description="only orders with a higher number than this one")]
 
 
 def add_order_routes(
@@ -61,12 +65,17 @@ def add_order_routes(
         return told(response, await desk.delete(body, principal, key_of(idempotency_key)))
 
     @app.get("/v1/deletions")
-    async def deletions(request: Request) -> dict[str, Any]:
-        """The caller's orders, oldest first: each with its state in one word, as `GET /v1/deletions/{n}` has it."""
-        principal = caller(request)
-        orders = visible_to(principal, registry)
+    async def deletions(request: Request, limit: Limit = LISTED, after: After = None) -> dict[str, Any]:
+        """The caller's orders, oldest first: each with its state in one word, as `GET /v1/deletions/{n}` has it. `next`
+        is the `after` of the page behind, null on the last one."""
+        behind = -1 if after is None else after
+        wanted = [order for order in visible_to(caller(request), registry) if order.number > behind]
+        orders = wanted[:limit]
         states = states_of(orders, view, verdicts)
-        return {"deletions": [order_document(order) | {"state": states[order.number]} for order in orders]}
+        return {
+            "deletions": [order_document(order) | {"state": states[order.number]} for order in orders],
+            "next": orders[-1].number if len(wanted) > limit else None,
+        }
 
     @app.get("/v1/deletions/{number}")
     async def deletion(request: Request, number: int) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def _archive(
         word = "was dropped before it was archived" if state.lost else ""
         raise CommandError(
             f"retention_ahead_of_archive: {ahead[0]} {word}".rstrip(),
-            advice="archive more often, or set retention.ms of kv.events to -1 and use --release",
+            advice="archive more often, or set the topic's retention.ms to -1; --release lets Kafka drop kv.events",
         )
 
 
@@ -144,8 +144,6 @@ def _print(state: ArchiveState, *, write: bool) -> None:
             f"  {name:16} archived {span}; the log holds {one.log_start} to {one.log_end},"
             f" {one.unarchived} of it only there"
         )
-    if state.subjects_to is not None:
-        typer.echo(f"  {'kv.subjects/0':16} archived up to {state.subjects_to}, as it was sealed")
     for partition, at in sorted(state.released.items()):
         typer.echo(f"  kv.events/{partition} released below {at}")
     for line in [*state.problems, *state.lost][:SHOWN]:

@@ -197,6 +197,7 @@ async def _write(
 async def _subject(settings: Settings, registry: Registry, scope: SubjectGiven) -> Scope:
     """The subject's leaves as kv.subjects names them now."""
     from events.kafka.subject import SubjectLog, TooManyLeavesError
+    from kvledger.command.subject import lost
     from kvledger.control import connection
     from kvledger.keyfile import load_ring
 
@@ -205,6 +206,8 @@ async def _subject(settings: Settings, registry: Registry, scope: SubjectGiven) 
         found = await subjects.scope(registry, load_ring(settings.home), scope.domain, scope.subject)
     except TooManyLeavesError as error:
         raise usage(str(error)) from error
+    if subjects.begins:
+        typer.echo(f"kvledger: {lost(subjects.begins)}", err=True)
     if found is None:
         raise CommandError(
             f"{scope.domain} has no such subject: neither a sub-domain nor anything bound to it",

@@ -75,8 +75,18 @@ def show(domain: DomainName, subject: Subject, as_json: Json = False) -> None:
             f"pseudonym {row['pseudonym']}, {counted(row['leaves'], 'leaf', 'leaves')}, "
             f"sub-domain: {row['sub_domain'] or 'none'}"
         )
+    if row["begins"]:
+        typer.echo(f"kvledger: {lost(row['begins'])}", err=True)
     if not row["leaves"] and not row["sub_domain"]:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def lost(begins: int) -> str:
+    """What to know of a subject where kv.subjects lost its beginning."""
+    return (
+        f"kv.subjects begins at {begins}: what was bound before that is not known here. Bind again what its archive "
+        "has, or delete the domain: docs/deletions.md"
+    )
 
 
 async def _bind(settings: Settings, domain: str, subject: str, ids: tuple[bytes, ...]) -> tuple[bytes, int]:
@@ -104,13 +114,15 @@ async def _show(settings: Settings, domain: str, subject: str) -> dict[str, Any]
     registry = await read_registry(connection(settings))
     pseudonym = _pseudonym(settings, registry, domain, subject)
     bound = Bindings.of(domain, pseudonym, registry.grants.values(), registry.verify)
-    end = await SubjectLog(connection(settings)).read(lambda one: bound.take(one.value, one.signature))
+    subjects = SubjectLog(connection(settings))
+    end = await subjects.read(lambda one: bound.take(one.value, one.signature))
     own = f"{domain}/{subject}"
     return {
         "domain": domain,
         "pseudonym": pseudonym.hex(),
         "leaves": len(bound.leaves),
         "sub_domain": own if own in registry.domains else None,
+        "begins": subjects.begins,
         "read_to": end,
     }
 

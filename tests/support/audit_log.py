@@ -71,6 +71,9 @@ class AuditLog:
     starts: dict[int, int] = field(default_factory=dict)
     bound: set[bytes] | None = field(default_factory=set)
     """Leaves that kv.subjects binds to the subject of a request; None: nobody has read it."""
+    cut: int = 0
+    missing: int = 0
+    """What of kv.subjects nobody could read: at which offset it begins, and how many are gone behind that."""
 
     def __post_init__(self) -> None:
         for domain, tenant in DOMAINS.items():
@@ -144,7 +147,7 @@ class AuditLog:
         evidence.partition_starts = self.starts
         scope = evidence.request.scope
         if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
-            evidence.bound = frozenset(self.bound)
+            evidence.bound, evidence.cut, evidence.missing = frozenset(self.bound), self.cut, self.missing
         for partition, records in sorted(self.events.items()):
             for offset, raw in enumerate(records):
                 if offset >= self.starts.get(partition, 0):

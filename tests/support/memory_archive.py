@@ -29,6 +29,8 @@ class SealedLog:
     audit: list[bytes] = field(default_factory=list)
     asked: list[Segment] = field(default_factory=list)
     subjects: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    subjects_from: int = 0
+    """Where kv.subjects begins by now."""
 
     def records(self) -> list[RawRecord]:
         control = [raw("kv.control", 0, o, v, s) for o, (v, s) in enumerate(self.log.control.records)]
@@ -61,9 +63,10 @@ class SealedLog:
         self.say(CheckpointSigned(log=self.log.control.log, note=note))
         if self.subjects:
             watch_subjects = SubjectsWatch()
-            for record in self.bindings():
+            read = range(max(self.subjects_from, main.subjects.reach), len(self.subjects))
+            for record in self.bindings()[read.start :]:
                 watch_subjects.take(record)
-            segment = watch_subjects.segment()
+            segment = watch_subjects.segment(read)
             self.say(SubjectsSealed(log=self.log.control.log, main_size=main.size, segment=segment))
 
     def bindings(self) -> list[RawRecord]:
@@ -75,6 +78,9 @@ class SealedLog:
 
     async def starts(self) -> Mapping[Partition, int]:
         return {("kv.events", p): self.log.starts.get(p, 0) for p in range(4)} | {("kv.control", 0): 0}
+
+    async def subjects_held(self) -> range:
+        return range(self.subjects_from, len(self.subjects))
 
     async def read(self, segment: Segment, take: Callable[[RawRecord], None]) -> None:
         self.asked.append(segment)

@@ -94,6 +94,12 @@ class Stage:
         registry = await read_registry(connection(self.settings))
         return list(registry.deletions.values())[-1].scope
 
+    async def discharged_newest(self) -> bool:
+        """Whether every worker has carried out the newest order."""
+        newest = (await self.http.get("/v1/deletions")).json()["deletions"][-1]["request"]
+        found = (await self.http.get(f"/v1/deletions/{newest}")).json()
+        return bool(found["discharged_everywhere"])
+
     async def prove(self, scope: dict[str, Any]) -> int:
         """Orders the deletion of the scope; it is proven, and both verifiers say so from the file."""
         number = int((await self.post("/v1/deletions", {"scope": scope}))["request"])
@@ -204,6 +210,12 @@ async def subjects_by_bound_blocks_and_by_their_sub_domain(stage: Stage) -> None
     again = await stage.newest()
     assert isinstance(again, SubjectScope)
     assert (same_scope(again, written), leaf in [one.hex() for one in again.leaves or ()]) == (True, True)
+    # In the midst of another deletion of the subject the old one stays as it was answered.
+    (verdict,) = await audit_requests(stage.settings, [number], wait_s=0)
+    assert verdict.kind is VerdictKind.PROVEN
+    await until(stage.discharged_newest)
+    (verdict,) = await audit_requests(stage.settings, [number], wait_s=0)
+    assert verdict.kind is VerdictKind.PROVEN
 
     theirs = of(prompts + await stage.serve(60), "acme/anna")
     assert theirs

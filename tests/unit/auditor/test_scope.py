@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from auditor.finding import Verdict
+from auditor.paper.wording import meaning_of
 from events.ids import Role, VerdictReason
 from events.model.control import (
     DomainAdmitted,
@@ -20,7 +21,7 @@ from events.model.control import (
     ProfileScope,
     SubjectScope,
 )
-from tests.support.bundle import OPERATOR, bundle, first_says, second_says
+from tests.support.bundle import AUDITOR, OPERATOR, bundle, first_says, second_says
 from tests.support.deletion_case import PENDING, PROVEN, REFUTED, UNPROVABLE, Fleet, reasons
 from tests.support.log import block
 
@@ -98,6 +99,33 @@ def test_a_leaf_that_was_bound_too_late_is_never_passed_over() -> None:
     late = fleet.a.store("acme", "after", parent=fleet.old[0])
     fleet.log.bound = {fleet.old[2], late[0]}
     assert scoped(fleet, request, fleet.old[2:]).kind is PROVEN
+
+
+@pytest.mark.parametrize(
+    ("cut", "missing", "said"),
+    [
+        (2, 0, {VerdictReason.RETENTION_TRUNCATED}),
+        (0, 1, {VerdictReason.TOPIC_COMPACTED}),
+        (2, 1, {VerdictReason.RETENTION_TRUNCATED, VerdictReason.TOPIC_COMPACTED}),
+    ],
+)
+def test_what_nobody_could_read_of_kv_subjects_may_have_been_bound(
+    cut: int, missing: int, said: set[VerdictReason]
+) -> None:
+    fleet = Fleet()
+    fleet.log.bound, fleet.log.cut, fleet.log.missing = {fleet.old[1]}, cut, missing
+    scope = SubjectScope(domain="acme", subject="5f", pseudonym=bytes(32), leaves=(fleet.old[1],), bound_to=9)
+    request = fleet.log.delete(scope)
+    verdict = scoped(fleet, request, fleet.old[1:])
+    assert (verdict.kind, reasons(verdict)) == (UNPROVABLE, said)
+    assert all((one.condition, one.waits) == ("P2", False) for one in verdict.reasons)
+    proof = bundle(fleet.log, request)
+    assert first_says(proof, AUDITOR.public_key) == second_says(proof, AUDITOR.public_key) == UNPROVABLE
+    assert {meaning_of(one).title for one in verdict.reasons} == {
+        "Part of the list of the subject's data is gone"
+    }
+    whole = fleet.log.delete(DomainScope(domain="acme"))
+    assert not reasons(fleet.log.verdict(whole)) & said
 
 
 def scoped(fleet: Fleet, request: int, removed: list[bytes]) -> Verdict:

@@ -81,6 +81,18 @@ def test_a_nonce_written_before_the_last_ack_closes_nothing() -> None:
     assert fleet.verdict().kind is PROVEN
 
 
+def test_an_ack_behind_the_answer_keeps_it_only_if_it_names_the_nonce_or_a_later_one() -> None:
+    """What a hook acks for another order stands for this one, too."""
+    fleet = Fleet()
+    nonce = fleet.finish()
+    assert fleet.verdict().kind is PROVEN
+    fleet.log.delete()
+    fleet.a.ack(fleet.request)
+    assert (fleet.verdict().kind, {r.condition for r in fleet.verdict().reasons}) == (PENDING, {"P9"})
+    fleet.a.ack(fleet.request, nonce=nonce)
+    assert fleet.verdict().kind is PROVEN
+
+
 def test_an_unanswered_nonce_is_pending() -> None:
     fleet = Fleet()
     fleet.a.obey(fleet.request)

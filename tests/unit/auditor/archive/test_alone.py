@@ -108,7 +108,8 @@ def test_an_archive_of_version_1_is_read_and_taken_on(tmp_path: Path) -> None:
     run(sealed, FsspecStore(str(tmp_path)))
     (manifest,) = tmp_path.glob("*/manifest.json")
     written = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps(written | {"version": 1}))
+    old = {name: value for name, value in written.items() if name != "subjects"}
+    manifest.write_text(json.dumps(old | {"version": 1}))
     assert asyncio.run(judged(tmp_path, request)).kind is VerdictKind.PROVEN
     done = run(sealed, FsspecStore(str(tmp_path)))
     assert (done.added, done.adopted) == (0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import multiprocessing
 import random
 from contextlib import suppress
@@ -12,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from auditor.archive.check import Checked, check_archive
-from auditor.archive.extent import begun_before, dropped_unarchived, extents, releasable, retention_danger
+from auditor.archive.extent import (
+    begun_before,
+    dropped_unarchived,
+    extents,
+    releasable,
+    retention_danger,
+    subjects_extent,
+)
 from auditor.archive.failure import ArchiveError
 from auditor.archive.log_archive import LogArchive, logs_in
 from auditor.archive.manifest import name_of, parse_manifest
@@ -242,3 +250,49 @@ def test_any_file_system_of_fsspec_takes_an_archive() -> None:
     assert logs_in(store) == [LOG]
     assert not check_archive(LogArchive(store, LOG), OPERATOR.public_key, lambda _: None).problems
     assert run(sealed, store).added == 0
+
+
+def test_a_manifest_from_before_runs_of_kv_subjects_is_read_and_taken_on(tmp_path: Path) -> None:
+    sealed, store = made_log((b"{}", None), (b"{}", None)), FsspecStore(str(tmp_path))
+    run(sealed, store)
+    archive, path = LogArchive(store, LOG), tmp_path / LOG / "manifest.json"
+    manifest, _ = archive.manifest()
+    assert [(one.segment.first, one.segment.next) for one in manifest.subjects] == [(0, 2), (2, 2)]
+    document = json.loads(path.read_bytes())
+    for version, subjects in ((2, document["subjects"][0]), (2, None), (1, None)):
+        old = document | {"version": version, "subjects": subjects}
+        path.write_text(
+            json.dumps(old if version == 2 else {k: v for k, v in old.items() if k != "subjects"})
+        )
+        assert len(archive.manifest()[0].subjects) == (subjects is not None)
+        assert checked(tmp_path).problems == []
+        run(sealed, store)
+        assert archive.manifest()[0] == manifest
+
+
+def test_a_run_of_kv_subjects_dropped_before_it_was_archived_is_said_until_a_newer_one_is(
+    tmp_path: Path,
+) -> None:
+    sealed, store = made_log((b"{}", None), (b"{}", None)), FsspecStore(str(tmp_path))
+    first = run(sealed, store)
+    assert (first.gone, first.problems) == ([], [])
+
+    def more(begins: int) -> Written:
+        sealed.subjects.append((b"{}", None))
+        sealed.log.hooks[0].say_state()
+        sealed.seal()
+        sealed.subjects_from = begins
+        return run(sealed, store)
+
+    done = more(3)  # record 2 was sealed, and was gone when its turn came
+    assert ([name_of(one) for one in done.gone], done.problems) == (["kv.subjects/0 from 2 to 3"], [])
+    assert begun_before(done.manifest, done.gone) == ["kv.subjects/0 from 2 to 3"]
+    assert more(3).gone == done.gone
+    again = run(sealed, store)
+    assert (again.gone, again.problems) == ([], [])
+    assert [(one.segment.first, one.segment.next) for one in again.manifest.subjects] == [(0, 2), (3, 4)]
+    assert checked(tmp_path).problems == []
+    extent = subjects_extent(again.manifest, range(3, 6))
+    assert (extent.archived_from, extent.archived_to, extent.unarchived, extent.sealed_to) == (3, 4, 2, 4)
+    assert subjects_extent(again.manifest, range(1, 6)).archived_from == 0
+    assert subjects_extent(None, range(1, 6)).unarchived == 5

@@ -49,6 +49,11 @@ class Owed:
             for domain, standings in self.standings(*domains, nonce=nonce).items()
         }
 
+    def named(self, *domains: str, nonce: int | None = None) -> dict[str, int | None]:
+        """The nonce that each domain's ack names."""
+        acks = self.obligations.acks(domains, lambda _: {}, 0, 0, nonce)
+        return {domain: ack.nonce for domain, (ack, *_) in acks.items() if isinstance(ack, Ack)}
+
     def standings(self, *domains: str, nonce: int | None = None, left: int = 0) -> dict[str, dict[int, int]]:
         """What the acks say is left, by domain and number; each undischarged order finds `left` copies."""
 
@@ -162,6 +167,26 @@ def test_an_audit_nonce_is_answered_once_in_an_epoch_and_only_after_the_discharg
     assert owed.obligations.nonces() == []
     owed.obligations.new_epoch()
     assert owed.obligations.nonces() == [(nonce, one)]
+
+
+def test_an_ack_for_another_order_goes_on_naming_the_nonce_that_was_answered() -> None:
+    owed = Owed()
+    first = owed.delete("acme")
+    asked = owed.log.append(AuditNonce(request=first, nonce="n1"), Role.AUDITOR)
+    second = owed.delete("acme")
+    again = owed.log.append(AuditNonce(request=second, nonce="n2"), Role.AUDITOR)
+    last = owed.log.append(AuditNonce(request=first, nonce="n3"), Role.AUDITOR)
+    owed.follow()
+    for one in owed.obligations.installed():
+        one.discharged = True
+    assert owed.named("acme") == {"acme": None}
+    owed.obligations.answered(asked)
+    assert owed.named("acme") == {"acme": asked}
+    assert owed.named("acme", nonce=last) == {"acme": last}
+    owed.obligations.answered(last)
+    assert owed.named("acme", nonce=again) == {"acme": last}  # nobody's answer takes another one's away
+    owed.obligations.new_epoch()
+    assert owed.named("acme") == {"acme": None}
 
 
 def test_an_invalidation_keeps_its_own_reason() -> None:

@@ -190,6 +190,37 @@ async def test_a_proof_is_for_who_may_see_the_order(tmp_path: Path) -> None:
     assert [one["state"] for one in answer.json()["deletions"]] == ["proven", "open"]
 
 
+async def test_the_list_is_paged_by_the_orders_numbers_and_holds_each_one_once() -> None:
+    other = DeletionRequested(scope=DomainScope(domain="default"), requester="t")
+    world, numbers = world_with(*([ACME, other] * 60))
+    mine = numbers[::2]
+    async with browser(service(world=world, credentials=CREDENTIALS)) as http:
+
+        async def page(who: str, query: str = "") -> tuple[list[int], int | None]:
+            answer = await http.get(f"/v1/deletions{query}", headers={"Authorization": f"Bearer {who}"})
+            document = answer.json()
+            return [one["request"] for one in document["deletions"]], document["next"]
+
+        assert await page("operator") == (numbers[:100], numbers[99])
+        assert await page("operator", f"?after={numbers[99]}") == (numbers[100:], None)
+        assert await page("operator", "?limit=1000") == (numbers, None)
+        assert await page("operator", "?limit=120") == (numbers, None)
+        told, after = await page("acme", "?limit=7")
+        while after is not None:
+            assert told[-1] == after
+            behind, after = await page("acme", f"?limit=7&after={after}")
+            told += behind
+        assert told == mine
+        assert await page("acme", f"?after={numbers[-1]}") == ([], None)
+        for query in ("limit=0", "limit=1001", "limit=x", "after=-1", "after=x"):
+            answer = await http.get(f"/v1/deletions?{query}", headers={"Authorization": "Bearer acme"})
+            assert (answer.status_code, kind(answer)) == (400, "malformed"), query
+        paths = (await http.get("/openapi.json")).json()["paths"]
+    told_of = {one["name"]: one["schema"] for one in paths["/v1/deletions"]["get"]["parameters"]}
+    assert (told_of["limit"]["default"], told_of["limit"]["maximum"]) == (100, 1_000)
+    assert "after" in told_of
+
+
 async def test_a_subjects_order_by_pseudonym_is_its_tenants_affair() -> None:
     scope = SubjectScope(domain="acme", subject="ab" * 32, pseudonym=b"\xab" * 32, leaves=(bytes(16),))
     world, (number,) = world_with(DeletionRequested(scope=scope, requester="t"))
