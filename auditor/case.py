@@ -35,7 +35,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """How much of a holder was known at an ack: exact since `seq` (None: not at all)."""
+    """How much of a holder was known at an ack: exact since `seq` (None: not at all), a record under the order
+    `installed`."""
 
     seq: int | None
     from_opened: bool
@@ -43,6 +44,7 @@ class Base:
     durable_id: str | None
     orphans: int
     unassigned: int
+    installed: int = -1
     groups: frozenset[int] = frozenset()
 
 
@@ -123,6 +125,10 @@ class StreamCase:
     chained_from: int = 0
     vouched: list[tuple[int, int]] = field(default_factory=list)
     removed: int = 0
+    unvouched: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    """(domain, block, parent) as told since a signature last spoke for what was told."""
+    moves: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, name) of transfers that it has told of, if an earlier epoch of its life has told anything."""
     endings: Endings = field(default_factory=Endings)
 
     def link(self, seq: int, *, chained: bool, signed: bool) -> None:

@@ -77,35 +77,37 @@ def look(evidence: Evidence, case: StreamCase, record: StreamRecord) -> Endings:
                 place = Place(told.holder, told.group, alias)
                 found.evicted += _these(evidence, case, place, told.ids, gone)
             elif isinstance(told, TransferCommitted | TransferAborted | TransferRejected):
-                _end_transfer(evidence, case, told, record.header.seq, gone, found)
+                _end_transfer(evidence, case, alias, told, record.header.seq, gone, found)
     return found
 
 
 def _end_transfer(
     evidence: Evidence,
     case: StreamCase,
+    alias: bytes,
     told: DomainEvent,
     seq: int,
     gone: set[tuple[Place, bytes]],
     found: Endings,
 ) -> None:
     assert isinstance(told, TransferCommitted | TransferAborted | TransferRejected)
-    moving = case.fold.transfers.get(told.transfer)
-    if moving is None:
-        return
     state: TransferState = "committed"
     if isinstance(told, TransferAborted):
         state = "aborted"
     elif isinstance(told, TransferRejected):
         state = "rejected"
-        pending = [
-            block
-            for block, copy in case.fold.tables.places.get(moving.place, {}).items()
-            if copy.transfer == told.transfer and copy.state is CopyState.PENDING
-        ]
-        found.rejected += _these(evidence, case, moving.place, pending, gone)
-    if _concerns(evidence, case, moving.place, moving.ids, evidence.claim_age(case, moving)):
-        found.transfers.append(TransferEnd(told.transfer, moving.place.holder, len(moving.ids), state, seq))
+    for moving in case.fold.content.under(alias, told.transfer):
+        if state == "rejected":
+            pending = [
+                block
+                for block, copy in case.fold.tables.places.get(moving.place, {}).items()
+                if copy.transfer == told.transfer and copy.state is CopyState.PENDING
+            ]
+            found.rejected += _these(evidence, case, moving.place, pending, gone)
+        if _concerns(evidence, case, moving.place, moving.ids, evidence.claim_age(case, moving)):
+            found.transfers.append(
+                TransferEnd(told.transfer, moving.place.holder, len(moving.ids), state, seq)
+            )
 
 
 def _all_of(evidence: Evidence, case: StreamCase, holders: set[str], gone: set[tuple[Place, bytes]]) -> int:
@@ -185,6 +187,6 @@ def transfers(evidence: Evidence) -> list[TransferFound]:
 
 
 def _open(evidence: Evidence, case: StreamCase) -> Iterator[TransferEnd]:
-    for name, moving in case.fold.transfers.items():
+    for (name, _), moving in case.fold.transfers.items():
         if _concerns(evidence, case, moving.place, moving.ids, evidence.claim_age(case, moving)):
             yield TransferEnd(name, moving.place.holder, len(moving.ids), "open", moving.seq)

@@ -19,7 +19,7 @@ from auditor.registry import ControlFold, EpochRegistered, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
-from auditor.telling import told_of, without_words
+from auditor.telling import told_of, transfers_named, without_words
 from events.chain import MODULUS, alias
 from events.ids import Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -29,6 +29,7 @@ from events.model.part import (
     BlockInvalidated,
     BlockStored,
     Refused,
+    SnapshotBegin,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -172,6 +173,19 @@ class Evidence:
         since = self._discharged.get((epoch.life, domain))
         return since is not None and since <= epoch.epoch_no
 
+    def born(self, epoch: EpochRegistered) -> bool:
+        """Whether an epoch can tell of its engine's birth: no earlier one has reported that life, nor may have in what
+        the log no longer holds."""
+        return not any(
+            self.reported(earlier)
+            for earlier in self.registry.epochs.values()
+            if earlier.life == epoch.life and earlier.epoch_no < epoch.epoch_no
+        )
+
+    def reported(self, epoch: EpochRegistered) -> bool:
+        """Whether an epoch has told anything, or may have in what retention took."""
+        return epoch.stream in self.streams or self.partition_starts.get(epoch.body.partition, 0) > 0
+
     def _age(self, case: StreamCase, holder: str, provenance: int | None, seq: int) -> Age:
         if provenance is None:
             barrier = case.barriers.get(holder)
@@ -227,10 +241,16 @@ class Evidence:
         if repeated:
             return
         case.link(header.seq, chained=chained, signed=signed)
+        if not chained:
+            case.unvouched.clear()
         if not signed and (record.signature is not None or header.seq == 0 or record is not told):
             case.disputes.append(
                 (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
             )
+        for begun in record.stream_events:
+            if type(begun) is SnapshotBegin and begun.opened.engine_life != case.epoch.body.engine_life:
+                what = f"record {header.seq} lists what another engine life holds"
+                case.disputes.append((VerdictReason.CHAIN_BREAK, what))
         if landed is None:
             return
         if fold.brought:
@@ -240,7 +260,7 @@ class Evidence:
             case.endings.add(ended)
         if header.seq == 0:
             case.opened_under = header.control.offset
-        self._learn(case, record)
+        self._learn(case, record, signed=signed)
         for where in told_into(case, record, landed):
             installed = header.control.offset
             first, last = self.told_into.get(where, (installed, installed))
@@ -267,21 +287,26 @@ class Evidence:
             return name.hex()
         return domain
 
-    def _learn(self, case: StreamCase, record: StreamRecord) -> None:
+    def _learn(self, case: StreamCase, record: StreamRecord, *, signed: bool) -> None:
         for holder in told_of(record):
             self._told(case, record, holder)
+        heir = len(self._lives[case.epoch.life]) > 1
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
             keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
-            lineage = self.lineages.setdefault(domain, Ancestry())
             for event in events:
                 if type(event) is BlockStored or type(event) is TransferStarted:
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
                 elif type(event) is BlockInvalidated and event.request == self.request.number:
                     case.removed += len(event.ids)
                 if keep:
-                    for block, parent in links(event):
-                        lineage.learn(block, parent)
+                    case.unvouched += [(domain, block, parent) for block, parent in links(event)]
+                if heir:
+                    case.moves.update((domain, transfer) for transfer in transfers_named(event))
+        if signed:
+            for domain, block, parent in case.unvouched:
+                self.lineages.setdefault(domain, Ancestry()).learn(block, parent)
+            case.unvouched.clear()
 
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
         """A record tells of copies in a holder, so that its memory was there when it was written."""
@@ -304,7 +329,7 @@ class Evidence:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
             age = self._age(case, landing.place.holder, landing.provenance, header.seq)
-            if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
+            if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started", "tier_changed"):
                 continue
             if age is Age.FRESH and (self.everywhere or is_whole_domain(self.request.scope, domain)):
                 # whether it is in scope can be told at once: nothing of it has to be kept
@@ -383,6 +408,7 @@ class Evidence:
                     holder.durable_id,
                     holder.orphans,
                     holder.unassigned,
+                    holder.base_installed,
                     holder.groups,
                 )
                 for holder in fold.holders.values()
@@ -401,7 +427,7 @@ class Evidence:
     def open_transfers(self, case: StreamCase, name: bytes) -> tuple[Transfer, ...]:
         """Transfers of one domain that haven't ended and may carry something old."""
         found: list[Transfer] = []
-        for transfer, open_ in case.fold.transfers.items():
+        for (transfer, _), open_ in case.fold.transfers.items():
             age = self._age(case, open_.place.holder, open_.provenance, open_.seq)
             if open_.place.alias == name and age is not Age.FRESH:
                 found.append(Transfer(transfer, open_.ids, age))
@@ -421,7 +447,7 @@ class Evidence:
                 continue
             if holder.cleared_seq is not None and holder.cleared_installed >= number:
                 case.barriers[holder.name] = holder.cleared_seq
-            elif holder.from_opened and case.opened_under >= number:
+            elif holder.from_opened and case.opened_under >= number and self.born(case.epoch):
                 case.barriers[holder.name] = 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from auditor.case import AckRead, Age, Base, Late, StreamCase
-from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_seq, foreign_durable, last_acks
+from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, base_seq, foreign_durable, last_acks
 from auditor.evidence import Evidence
 from auditor.finding import Counterexample
 from auditor.fold import Divergence
 from auditor.lineage import Covered
+from auditor.owing import Owing
 from events.ids import Inventory, StreamKey, VerdictReason
 
 
@@ -27,13 +28,20 @@ def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
     if opened is not None and opened.engine_life != one.epoch.body.engine_life:
         detail = "record 0 names another engine life than the registration"
         found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, detail)
+    if any(earlier.body.partition != one.epoch.body.partition for earlier in one.earlier):
+        detail = "earlier epochs of this engine life lie in other partitions: what came first can't be told"
+        found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, detail)
     for _, ack, _ in last_acks(evidence, one):
+        if case.fold.overtaken > ack.seq:
+            detail = f"record {case.fold.overtaken} came behind one of a higher number, and wasn't looked at"
+            found.add("P3", VerdictReason.SEQ_GAP, one.subject, detail, waits=one.live)
         if not ack.bases:
             nothing = Base(None, False, Inventory.PARTIAL, None, 0, 0)
             _no_base(evidence, one, case, "(no holder declared)", nothing, ack, found)
         for name, view in case.fold.holders.items():
             later = Base(None, False, view.inventory, view.durable_id, 0, 0)
-            if ack.bases and name not in ack.bases and not foreign_durable(evidence, one, later):
+            known = name in ack.bases and view.groups <= ack.bases[name].groups
+            if ack.bases and not known and not foreign_durable(evidence, one, later):
                 detail = f"it was declared behind the ack in record {ack.seq}, which doesn't speak of it"
                 subject = f"{one.subject} {name}"
                 found.add("P3", VerdictReason.INVENTORY_INCOMPLETE, subject, detail, waits=one.live)
@@ -275,3 +283,19 @@ def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
             if any(answer is not Covered.NO for answer in answers):
                 detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
                 found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)
+    _left_open(evidence, one, found)
+
+
+def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """What an earlier epoch of the engine life began, and no later one has said anything of."""
+    assert one.case is not None, "asked of a life that has told something"
+    earlier = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
+    for index, case in enumerate(earlier):
+        later = (*earlier[index + 1 :], one.case)
+        named = frozenset[tuple[str, str]]().union(*(told.moves for told in later))
+        for name, domain in case.domains.items():
+            for transfer in evidence.open_transfers(case, name):
+                answers = [evidence.covers(domain, block, None) for block in transfer.ids]
+                if (domain, transfer.name) not in named and any(a is not Covered.NO for a in answers):
+                    detail = f"transfer {transfer.name} of an earlier epoch has not ended"
+                    found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from auditor.condition import Findings, Owing, owed_domains
+from auditor.condition import Findings
 from auditor.evidence import Evidence
+from auditor.owing import Owing, owed_domains
 from auditor.registry import ControlFold
 from events.ids import VerdictReason
 from events.model.control import InventoryMember, SubjectScope, TenantScope
