@@ -15,7 +15,7 @@ from auditor.ending import look
 from auditor.fold import StreamFold
 from auditor.lineage import Ancestry, Covered, covers, links
 from auditor.record import StreamRecord, UnreadableRecord
-from auditor.registry import ControlFold, EpochRegistered, RequestRead
+from auditor.registry import ControlFold, EpochRegistered, Memory, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
@@ -81,10 +81,10 @@ class Evidence:
         self.everywhere = isinstance(request.scope, ProfileScope)
         """Whether the scope reaches every domain, those without a known name too."""
         self.scope_domains = self.domains()
-        self._lives: dict[tuple[str, int, str], list[StreamCase]] = {}
+        self._lives: dict[Memory, list[StreamCase]] = {}
         self._verify = verify
         self._new_seen = new_seen
-        self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self._discharged: dict[tuple[Memory, str], int] = {}
 
     def state(self) -> dict[str, object]:
         """What has been gathered so far, for `resume`."""
@@ -95,7 +95,7 @@ class Evidence:
         for name in _STATE:
             setattr(self, name, state[name])
         for case in self.streams.values():
-            self._lives.setdefault(case.epoch.life, []).append(case)
+            self._lives.setdefault(case.epoch.memory, []).append(case)
 
     @property
     def unnamed(self) -> frozenset[bytes]:
@@ -108,6 +108,10 @@ class Evidence:
         """Whether a block of a domain in scope is in scope."""
         lineage = self.lineages.get(domain, NOBODYS)
         return covers(self.request.scope, domain, lineage, block, profile, self._named, self.unnamed)
+
+    def reaches_all(self, domain: str) -> bool:
+        """Whether everything of a domain that the scope reaches is in scope, whatever is told of it."""
+        return not self.everywhere and is_whole_domain(self.request.scope, domain)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
@@ -170,7 +174,7 @@ class Evidence:
 
     def life_discharged(self, epoch: EpochRegistered, domain: str) -> bool:
         """Whether any epoch of this engine life, up to this one, has discharged the request in the domain."""
-        since = self._discharged.get((epoch.life, domain))
+        since = self._discharged.get((epoch.memory, domain))
         return since is not None and since <= epoch.epoch_no
 
     def born(self, epoch: EpochRegistered) -> bool:
@@ -198,13 +202,13 @@ class Evidence:
         case = StreamCase(epoch, fold, self.aliases(body.worker, body.rank, epoch.epoch_no))
         self._inherit(case)
         self.streams[epoch.stream] = case
-        self._lives.setdefault(epoch.life, []).append(case)
+        self._lives.setdefault(epoch.memory, []).append(case)
         return case
 
     def _inherit(self, case: StreamCase) -> None:
         """What earlier epochs of the same engine life left in its memory lies in the new one's shadow."""
         here = {domain: name for name, domain in case.domains.items()}
-        for other in self._lives.get(case.epoch.life, []):
+        for other in self._lives.get(case.epoch.memory, []):
             if other.epoch.epoch_no > case.epoch.epoch_no:
                 continue
             for place, table in other.fold.tables.places.items():
@@ -254,7 +258,7 @@ class Evidence:
         if landed is None:
             return
         if fold.brought:
-            for other in self._lives[case.epoch.life]:
+            for other in self._lives[case.epoch.memory]:
                 other.barriers.clear()
         if ended is not None:
             case.endings.add(ended)
@@ -290,10 +294,10 @@ class Evidence:
     def _learn(self, case: StreamCase, record: StreamRecord, *, signed: bool) -> None:
         for holder in told_of(record):
             self._told(case, record, holder)
-        heir = len(self._lives[case.epoch.life]) > 1
+        heir = len(self._lives[case.epoch.memory]) > 1
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
-            keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
+            keep = not self.everywhere and not self.reaches_all(domain)
             for event in events:
                 if type(event) is BlockStored or type(event) is TransferStarted:
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
@@ -422,7 +426,7 @@ class Evidence:
         case.late = [one for one in case.late if one.domain != domain or one.age is not Age.UNKNOWN]
         if ack.discharging:
             case.first_discharge.setdefault(domain, ack)
-            self._discharged.setdefault((case.epoch.life, domain), case.epoch.epoch_no)
+            self._discharged.setdefault((case.epoch.memory, domain), case.epoch.epoch_no)
 
     def open_transfers(self, case: StreamCase, name: bytes) -> tuple[Transfer, ...]:
         """Transfers of one domain that haven't ended and may carry something old."""
@@ -437,7 +441,7 @@ class Evidence:
         """The last clear before a discharging ack, or an empty birth, if the request was installed by then:
         whatever an engine without connector or second tier holds behind it was computed afterwards."""
         fold, number = case.fold, self.request.number
-        life = self._lives[case.epoch.life]
+        life = self._lives[case.epoch.memory]
         if fold.opened is None or len(fold.holders) != 1:
             return
         if any(one.fold.brought or one.fold.holders.keys() - fold.holders.keys() for one in life):

@@ -925,7 +925,8 @@ class Control:
         if body["partition"] < self.partitions:
             life = (body["worker"], body["rank"], body["engine_life"])
             self.epochs[stream] = {
-                "stream": stream, "no": offset, "life": life, "key": body["public_key"],
+                "stream": stream, "no": offset, "life": life, "memory": (*life, body["partition"]),
+                "key": body["public_key"],
                 "partition": body["partition"], "sha256": digest, "body": body,
             }  # fmt: skip
         return stream in self.epochs
@@ -1552,7 +1553,7 @@ class Case:
         self.links: list[tuple[str, bytes, bytes]] = []
         self.named_moves: set[tuple[str, str]] = set()
         self.recreated = self.removed = 0
-        self.ended = dict.fromkeys(ENDS, 0)
+        self.ended: dict[str, list[Ended]] = {how: [] for how in ENDS}
         self.transfers: list[tuple[Any, ...]] = []
 
     def say(self, holder: str, seq: int, installed: int) -> None:
@@ -1564,6 +1565,8 @@ class Case:
 WORDS = ("closed", "snapshot_end", "statement", "ack", "refused")
 """What counts under the epoch's signature only."""
 ENDS = ("cleared", "evicted", "rejected", "closed")
+Ended = tuple[str, bytes, str | None]
+"""Domain, block, profile."""
 
 
 class Trial:
@@ -1583,12 +1586,12 @@ class Trial:
         self.domains = {d for d in set(control.domains) | set(alias_keys) if self.reaches(d)}
         self.owed = sorted(self.domains & set(alias_keys))
         self.cases: dict[tuple[str, int, str], Case] = {}
-        self.of_life: dict[tuple[str, int, str], list[Case]] = defaultdict(list)
+        self.of_life: dict[tuple[str, int, str, int], list[Case]] = defaultdict(list)
         self.strangers: set[tuple[str, int, str]] = set()
         self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.torn: dict[str, set[bytes]] = defaultdict(set)
         self.answers: dict[str, dict[bytes, bool | None]] = defaultdict(dict)
-        self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self.discharged: dict[tuple[tuple[str, int, str, int], str], int] = {}
         self.put_in: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         self.shredded: dict[str, str] = {}
         self.gone: list[str] = []
@@ -1689,7 +1692,7 @@ class Trial:
             return known
         made = Case(epoch, self.names(epoch["stream"][0], epoch["stream"][1], epoch["no"]))
         mine = {domain: alias for alias, domain in made.names.items()}
-        for other in self.of_life[epoch["life"]]:
+        for other in self.of_life[epoch["memory"]]:
             if other.epoch["no"] > epoch["no"]:
                 continue
             for (holder, group, alias), copies in other.stream.held.items():
@@ -1702,7 +1705,7 @@ class Trial:
                 if here is not None:
                     made.stream.unverified[holder, group, here] |= ids
         self.cases[epoch["stream"]] = made
-        self.of_life[epoch["life"]].append(made)
+        self.of_life[epoch["memory"]].append(made)
         return made
 
     def apply(
@@ -1742,12 +1745,12 @@ class Trial:
         if landed is None:
             return
         if stream.brought:
-            for other in self.of_life[case.epoch["life"]]:
+            for other in self.of_life[case.epoch["memory"]]:
                 other.barriers.clear()
         if any(event["type"] == "snapshot_begin" and event["source"] == "pool" for event in told):
             case.say("", seq, installed)
-        for how, count in ended.items():
-            case.ended[how] += count
+        for how, copies in ended.items():
+            case.ended[how] += copies
         case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
@@ -1802,16 +1805,17 @@ class Trial:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
             case.links += [(domain, block, parent) for block, parent in links]
-        if len(self.of_life[case.epoch["life"]]) > 1:
+        if len(self.of_life[case.epoch["memory"]]) > 1:
             names = [run["transfer"] for run in event["runs"]] if kind == "snapshot_part" else []
             names += [event["transfer"]] if kind.startswith("transfer_") else []
             case.named_moves |= {(domain, name) for name in names if name is not None}
 
     def ending(
         self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
-    ) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
-        """What a record is about to end: copies that may be in scope and aren't fresh, each once, and transfers."""
-        ended, transfers = dict.fromkeys(ENDS, 0), []
+    ) -> tuple[dict[str, list[Ended]], list[tuple[Any, ...]]]:
+        """What a record is about to end: copies that aren't fresh, each once, and transfers. Whether they are in scope
+        is asked when all is read."""
+        ended, transfers = {how: [] for how in ENDS}, []
         over: set[tuple[Place, bytes]] = set()
         for event in told:
             if event["type"] == "cleared":
@@ -1830,33 +1834,30 @@ class Trial:
                         if how == "rejected":
                             pending = case.stream.pending(where, event["transfer"])
                             ended["rejected"] += self.fall_of(case, where, pending, over)
-                        if self.carries_old(case, where, age, since, ids):
-                            transfers.append((event["transfer"], where[0], len(ids), how, seq))
+                        if self.age(case, where[0], age, since) != "fresh":
+                            told_of = (event["transfer"], where[0], len(ids), how, seq)
+                            transfers.append((told_of, case.names.get(where[2], where[2].hex()), ids))
         return ended, transfers
 
-    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> int:
-        return sum(
-            self.fall_of(case, place, copies, over)
-            for place, copies in case.stream.held.items()
-            if place[0] in holders
-        )
+    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> list[Ended]:
+        places = [place for place in case.stream.held if place[0] in holders]
+        return [one for place in places for one in self.fall_of(case, place, case.stream.held[place], over)]
 
-    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> int:
-        copies, count = case.stream.held.get(place, {}), 0
+    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> list[Ended]:
+        copies, found = case.stream.held.get(place, {}), list[Ended]()
         for block in blocks:
             if block not in copies or (place, block) in over:
                 continue
             copy = copies[block]
-            inside = self.covers(case.names.get(place[2], place[2].hex()), block, copy.profile)
-            if inside is not False and self.copy_age(case, place[0], copy) != "fresh":
+            if self.copy_age(case, place[0], copy) != "fresh":
                 over.add((place, block))
-                count += 1
-        return count
+                found.append((case.names.get(place[2], place[2].hex()), block, copy.profile))
+        return found
 
-    def carries_old(self, case: Case, place: Place, age: int | None, since: int, ids: Any) -> bool:
-        if self.age(case, place[0], age, since) == "fresh":
-            return False
-        domain = case.names.get(place[2], place[2].hex())
+    def count(self, ended: list[Ended]) -> int:
+        return sum(self.covers(*one) is not False for one in ended)
+
+    def carries(self, domain: str, ids: Any) -> bool:
         return any(self.covers(domain, block, None) is not False for block in ids)
 
     def died(self, gone: dict[tuple[str, int, str], str]) -> int:
@@ -1867,9 +1868,9 @@ class Trial:
         for (worker, _, life), epochs in lives.items():
             cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
             if epochs[-1]["stream"] in gone and cases:
-                total += cases[-1].ended["closed"]
+                total += self.count(cases[-1].ended["closed"])
                 if self.control.exits.get((worker, life), -1) > self.no:
-                    total += self.fall(cases[-1], cases[-1].stream.volatile(), set())
+                    total += self.count(self.fall(cases[-1], cases[-1].stream.volatile(), set()))
         return total
 
     def moved(self) -> list[tuple[Any, ...]]:
@@ -1878,15 +1879,17 @@ class Trial:
             open_ = [
                 (name, place[0], len(ids), "open", since)
                 for (name, _), (place, age, since, ids) in case.stream.moving.items()
-                if self.carries_old(case, place, age, since, ids)
+                if self.age(case, place[0], age, since) != "fresh"
+                and self.carries(case.names.get(place[2], place[2].hex()), ids)
             ]
-            found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
+            over = [told for told, domain, ids in case.transfers if self.carries(domain, ids)]
+            found += [(*case.epoch["stream"], *one) for one in (*over, *open_)]
         return found
 
     def came(self, case: Case, one: Json, seq: int, offset: int, installed: int) -> None:
         place: Place = one["place"]
         domain = self.domain(case, place[2])
-        since = self.discharged.get((case.epoch["life"], domain))
+        since = self.discharged.get((case.epoch["memory"], domain))
         if not one["ids"]:
             return
         outlived = since is None or since > case.epoch["no"]
@@ -2028,13 +2031,13 @@ class Trial:
         case.late = [one for one in case.late if one["domain"] != domain or one["is"] != "unknown"]
         if standing["old_left"] == 0:
             case.first.setdefault(domain, found)
-            self.discharged.setdefault((case.epoch["life"], domain), case.epoch["no"])
+            self.discharged.setdefault((case.epoch["memory"], domain), case.epoch["no"])
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
         if stream.opened is None or len(stream.holders) != 1:
             return
-        for one in self.of_life[case.epoch["life"]]:
+        for one in self.of_life[case.epoch["memory"]]:
             if one.stream.brought or one.stream.holders.keys() - stream.holders.keys():
                 return
         ((name, holder),) = stream.holders.items()
@@ -2157,7 +2160,7 @@ class Trial:
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
             "removed": sum(case.removed for case in self.cases.values()),
-            **{how: sum(case.ended[how] for case in self.cases.values()) for how in ENDS[:3]},
+            **{how: sum(self.count(case.ended[how]) for case in self.cases.values()) for how in ENDS[:3]},
             "died": self.died(gone),
             "transfers": self.moved(),
             "nonce": nonce,

@@ -140,7 +140,9 @@ class AuditLog:
         ring: Mapping[str, object] | None = None,
         *,
         lost: frozenset[int] = frozenset(),
+        backwards: bool = False,
     ) -> Evidence:
+        """`backwards`: the partitions are read from the last to the first."""
         registry = ControlFold(verify)
         for offset, (value, signature) in enumerate(self.control.records):
             if offset not in lost:
@@ -152,7 +154,7 @@ class AuditLog:
         scope = evidence.request.scope
         if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
             evidence.bound = frozenset(self.bound)
-        for partition, records in sorted(self.events.items()):
+        for partition, records in sorted(self.events.items(), reverse=backwards):
             for offset, raw in enumerate(records):
                 if offset >= self.starts.get(partition, 0):
                     evidence.feed(read_record(partition, offset, raw.value, raw.signature, evidence.wanted))
