@@ -546,9 +546,9 @@ ENVELOPE = record(
 )
 SUBJECT = record(name=text(0, 1 << 30), digest=record(sha256=HASH))
 STATEMENT = record(
-    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    _type=one_of("https://in-toto.io/Statement/v1"),
     subject=several(SUBJECT, 2, 2),
-    predicateType=Field(one_of("urn:kvledger:predicate:deletion-verdict:v1")),
+    predicateType=one_of("urn:kvledger:predicate:deletion-verdict:v1"),
     predicate=record(
         version=Field(one_of(1), 1),
         log=text(0, 1 << 30),
@@ -636,7 +636,7 @@ REPORT_LINES: dict[str, tuple[Shape, ...]] = {
 }
 REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
 REPORT_STATEMENT = record(
-    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    _type=one_of("https://in-toto.io/Statement/v1"),
     subject=several(SUBJECT, 2, 2),
     predicateType=one_of(REPORT_TYPE),
     predicate=record(
@@ -2224,7 +2224,7 @@ class Trial:
                 self.add("P2", "not_evaluated", f"request {self.no}")
             elif self.bound and self.scope["leaves"] is None:
                 self.add("P2", "scope_undecidable", f"request {self.no}")
-        self.membership_told = self.inventory()
+        self.membership_told = self.inventory({one["epoch"]["life"] for one in owing})
         for domain in self.domains - set(self.keys):
             self.add("P2", "scope_undecidable", domain)
         if self.scope["type"] == "tenant":
@@ -2238,7 +2238,7 @@ class Trial:
             if one["case"] is not None and one["case"].strange:
                 self.add("P2", "scope_undecidable", path(one["epoch"]))
 
-    def inventory(self) -> str:
+    def inventory(self, owes: set[tuple[str, int, str]]) -> str:
         """Compares the registry with what was stated behind the request; the assumption to be stated."""
         if not self.control.inventories:
             return "membership: self-declared"
@@ -2266,6 +2266,17 @@ class Trial:
                 else:
                     self.add("P2", "membership_incomplete", who)
         last = max(behind)
+        for member in behind[last]["members"]:
+            name, pod = member["worker"], member["pod"]
+            theirs = [
+                epoch
+                for epoch in self.control.epochs.values()
+                if epoch["body"]["worker"] == name and pod in (None, epoch["body"]["pod"])
+            ]
+            ends = [self.control.exits.get(epoch["life"][::2], last) for epoch in theirs]
+            if theirs and max(ends) < last and not any(epoch["life"] in owes for epoch in theirs):
+                who = name if pod is None else f"{name} in pod {pod}"
+                self.add("P2", "membership_incomplete", who, True)
         count, source = len(behind[last]["members"]), behind[last]["source"]
         return f"membership: inventory of {count} by {source} (kv.control/{last})"
 
@@ -3115,6 +3126,7 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     kind = envelope["payloadType"].encode()
     signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     document = json.loads(payload)
+    json.dumps(document, ensure_ascii=False).encode()  # half a character is none
     is_report = document["predicateType"] == REPORT_TYPE
     lines = read_lines(body, REPORT_LINES if is_report else BUNDLE_LINES)
     if is_report:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from events.ids import GroupKind, Inventory, Lineage, VerdictReason
-from events.model.control import PrefixScope
+from events.ids import GroupKind, Inventory, Lineage, Role, VerdictReason
+from events.model.control import InventoryMember, InventoryStated, PrefixScope
 from events.model.part import (
     BlockStored,
     Cleared,
@@ -195,3 +195,17 @@ def move_of_what_was_lost(trick: bool) -> bytes:
     hook.ack(request)
     hook.ack(request, nonce=log.nonce(request))
     return bundle(log, request)
+
+
+@exhibit("engine that nobody registered again", PENDING, VerdictReason.MEMBERSHIP_INCOMPLETE)
+def engine_that_nobody_registered_again(trick: bool) -> bytes:
+    """A worker's engine has ended, and runs again without a hook; the cluster still lists the worker."""
+    fleet = Fleet()
+    if trick:
+        fleet.log.attest(fleet.a)
+    members = tuple(InventoryMember(worker=hook.worker) for hook in (fleet.a, fleet.b))
+    fleet.log.say(InventoryStated(source="k8s", members=members), Role.SUPERVISOR)
+    if not trick:
+        fleet.log.attest(fleet.a)
+    fleet.finish(fleet.b)
+    return shown(fleet)
