@@ -92,6 +92,8 @@ class StreamFold:
     divergences: list[Divergence] = field(default_factory=list)
     stated: dict[Place, int] = field(default_factory=dict)
     stated_derived: bool = False
+    unread: int = 0
+    """How much of what the engine told its hook couldn't read or place."""
     overtaken: int = -1
     """The highest number of a record that came behind one of a higher number, and so tells nothing."""
     brought: bool = False
@@ -234,7 +236,9 @@ class StreamFold:
                     for name, holder in self.holders.items():
                         if holder.durable_id is None:
                             self.tables.empty_holder(name)
-            case UnknownEvents() | SnapshotRange() | SnapshotEnd():
+            case UnknownEvents():
+                self.unread += event.count
+            case SnapshotRange() | SnapshotEnd():
                 return
             case _:
                 assert_never(event)
@@ -297,7 +301,8 @@ class StreamFold:
         place = Place(event.holder, event.group, alias)
         holder = self.holders.get(event.holder)
         exact = holder is not None and holder.base_seq is not None
-        self.stated[place] = seq
+        if exact:
+            self.stated[place] = seq
         self.stated_derived = self.stated_derived or event.source == "derived"
         stated, held = (event.count, event.checksum), self.tables.inventory(place)
         if stated == held and exact:

@@ -1,4 +1,4 @@
-"""Conditions on what each holder holds: P3, P4, P5, P7 and P8, each from evidence to reasons. Pure."""
+"""Conditions on what each holder holds: P3, P4, P5 and P7, each from evidence to reasons. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
             found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, f"record {fault.seq}: {fault.detail}")
         elif fault.kind == "equivocation":
             found.add("P3", VerdictReason.EQUIVOCATION, one.subject, f"record {fault.seq}: {fault.detail}")
+    epochs = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
+    unread = sum(told.fold.unread for told in (*epochs, case))
+    if unread:
+        things = "1 thing" if unread == 1 else f"{unread} things"
+        found.assumptions.append(
+            f"{one.subject}: {things} that its engine told its hook could not read or place, none of it a copy in scope"
+        )
     opened = case.fold.opened
     if opened is not None and opened.engine_life != one.epoch.body.engine_life:
         detail = "record 0 names another engine life than the registration"
@@ -271,31 +278,3 @@ def _emptied_since(case: StreamCase, told: StreamCase, divergence: Divergence) -
     if holder is None or holder.cleared_seq is None:
         return False
     return case is not told or holder.cleared_seq > divergence.seq
-
-
-def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
-    """No transfer that may carry something old is under way."""
-    if one.case is None:
-        return
-    for name, domain in one.case.domains.items():
-        for transfer in evidence.open_transfers(one.case, name):
-            answers = [evidence.covers(domain, block, None) for block in transfer.ids]
-            if any(answer is not Covered.NO for answer in answers):
-                detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
-                found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)
-    _left_open(evidence, one, found)
-
-
-def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
-    """What an earlier epoch of the engine life began, and no later one has said anything of."""
-    assert one.case is not None, "asked of a life that has told something"
-    earlier = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
-    for index, case in enumerate(earlier):
-        later = (*earlier[index + 1 :], one.case)
-        named = frozenset[tuple[str, str]]().union(*(told.moves for told in later))
-        for name, domain in case.domains.items():
-            for transfer in evidence.open_transfers(case, name):
-                answers = [evidence.covers(domain, block, None) for block in transfer.ids]
-                if (domain, transfer.name) not in named and any(a is not Covered.NO for a in answers):
-                    detail = f"transfer {transfer.name} of an earlier epoch has not ended"
-                    found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

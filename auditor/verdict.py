@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from auditor import condition, holding, membership
+from auditor import condition, holding, membership, under_way
 from auditor.anchoring import Anchoring
 from auditor.case import StreamCase
 from auditor.condition import Findings
@@ -96,7 +96,7 @@ def examine(
         if "P7" not in without:
             holding.p7_statements(evidence, one, found)
         if "P8" not in without:
-            holding.p8_transfers(evidence, one, found)
+            under_way.p8_transfers(evidence, one, found)
     recreated, nonce = 0, condition.closing_nonce(evidence, owing)
     if "P5" not in without:
         recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), nonce, found)

@@ -1508,10 +1508,11 @@ class Stream:
 
     def compare(self, alias: bytes, event: Json, seq: int) -> None:
         place: Place = (event["holder"], event["group"], alias)
-        self.stated.add(place)
         self.derived = self.derived or event["source"] == "derived"
         holder = self.holders.get(event["holder"])
         exact = holder is not None and holder.base is not None
+        if exact:
+            self.stated.add(place)
         count, total = self.sum_of(place)
         if (event["count"], event["checksum"]) == (count, total.to_bytes(16, "big")):
             if exact and place in self.unverified:
