@@ -98,10 +98,10 @@ class Late:
 
 @dataclass(slots=True)
 class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
-    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
-    last; `vouched` has the runs of chained records, (first, last), that a signature at their end covers, and
-    `chained_from` begins the one that goes on."""
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names; `reached` is
+    the newest order that any record has installed so far, `told_under` was that when copies of a holder were told of,
+    `told_seq` the record that did so last; `vouched` has the runs of chained records, (first, last), that a signature at
+    their end covers, and `chained_from` begins the one that goes on."""
 
     epoch: EpochRegistered
     fold: StreamFold
@@ -120,6 +120,7 @@ class StreamCase:
     ended_seq: int | None = None
     ended_under: int = -1
     told_seq: int = -1
+    reached: int = -1
     told_under: dict[str, int] = field(default_factory=dict)
     opened_under: int = -1
     chained_from: int = 0

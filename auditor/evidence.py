@@ -245,6 +245,7 @@ class Evidence:
         if repeated:
             return
         case.link(header.seq, chained=chained, signed=signed)
+        case.reached = max(case.reached, header.control.offset)
         if not chained:
             case.unvouched.clear()
         if not signed and (record.signature is not None or header.seq == 0 or record is not told):
@@ -267,8 +268,8 @@ class Evidence:
         self._learn(case, record, signed=signed)
         for where in told_into(case, record, landed):
             installed = header.control.offset
-            first, last = self.told_into.get(where, (installed, installed))
-            self.told_into[where] = min(first, installed), max(last, installed)
+            first, last = self.told_into.get(where, (installed, -1))
+            self.told_into[where] = min(first, installed), max(last, case.reached)
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None:
             case.ended_seq, case.ended_under = header.seq, header.control.offset
@@ -315,7 +316,7 @@ class Evidence:
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
         """A record tells of copies in a holder, so that its memory was there when it was written."""
         case.told_seq = record.header.seq
-        case.told_under[holder] = max(case.told_under.get(holder, -1), record.header.control.offset)
+        case.told_under[holder] = case.reached
 
     def _late(self, case: StreamCase, record: StreamRecord, landed: list[Landing]) -> None:
         """Remembers what landed after a discharging ack of this engine life."""

@@ -1547,7 +1547,7 @@ class Case:
         self.other_control = False
         self.closed_at: int | None = None
         self.ended_at: int | None = None
-        self.ended_under = self.opened_under = self.said_at = -1
+        self.ended_under = self.opened_under = self.said_at = self.reached = -1
         self.said_under: dict[str, int] = defaultdict(lambda: -1)
         self.chained_from = 0
         self.vouched: list[tuple[int, int]] = []
@@ -1557,10 +1557,10 @@ class Case:
         self.ended: dict[str, list[Ended]] = {how: [] for how in ENDS}
         self.transfers: list[tuple[Any, ...]] = []
 
-    def say(self, holder: str, seq: int, installed: int) -> None:
+    def say(self, holder: str, seq: int) -> None:
         """A record says that the holder ("": one of them) has something in it."""
         self.said_at = seq
-        self.said_under[holder] = max(self.said_under[holder], installed)
+        self.said_under[holder] = self.reached
 
 
 WORDS = ("closed", "snapshot_end", "statement", "ack", "refused")
@@ -1733,6 +1733,7 @@ class Trial:
             case.disputes.append("chain_break")
         if again:
             return
+        case.reached = max(case.reached, installed)
         if not chained:
             case.chained_from = seq
             case.links.clear()
@@ -1749,7 +1750,7 @@ class Trial:
             for other in self.of_life[case.epoch["memory"]]:
                 other.barriers.clear()
         if any(event["type"] == "snapshot_begin" and event["source"] == "pool" for event in told):
-            case.say("", seq, installed)
+            case.say("", seq)
         for how, copies in ended.items():
             case.ended[how] += copies
         case.transfers += transfers
@@ -1762,7 +1763,7 @@ class Trial:
                 self.learn(case, alias, domain, event, seq)
                 holder = said_of(event, listed)
                 if holder is not None:
-                    case.say(holder, seq, installed)
+                    case.say(holder, seq)
         if signed:
             for domain, block, parent in case.links:
                 if self.parents[domain].get(block) != parent:
@@ -1772,7 +1773,7 @@ class Trial:
             case.links.clear()
         for one in landed:
             if one["by"] == "transfer_committed":
-                case.say(one["place"][0], seq, installed)
+                case.say(one["place"][0], seq)
             self.came(case, one, seq, offset, installed)
         self.stored(case, installed, landed, told, parts)
         if stream.engine_ended and case.ended_at is None:
@@ -1943,7 +1944,9 @@ class Trial:
             if holder is not None and holder.durable is not None:
                 known = self.put_in[holder.durable, domain]
                 known[:] = (
-                    [min(installed, *known), max(installed, *known)] if known else [installed, installed]
+                    [min(installed, *known), max(case.reached, *known)]
+                    if known
+                    else [installed, case.reached]
                 )
 
     def rings_without_key(self, durable: str) -> str:

@@ -168,6 +168,20 @@ def end_that_another_rank_denies(trick: bool) -> bytes:
     return bundle(log, request)
 
 
+@exhibit("end that is forgotten again", PENDING, VerdictReason.FRONTIER_BEHIND, VerdictReason.NOT_EVALUATED)
+def end_that_is_forgotten_again(trick: bool) -> bytes:
+    """A worker says that it has read the attestation of its end, and then goes on storing as if it hadn't."""
+    fleet = Fleet()
+    before = fleet.log.attest(fleet.a) - 1
+    if trick:
+        fleet.a.write(signed=True)
+    fleet.a.installed = before
+    fleet.a.store("acme", 7)
+    fleet.a.say_state()
+    fleet.finish(fleet.b)
+    return shown(fleet)
+
+
 @exhibit("epochs side by side", UNPROVABLE, VerdictReason.CHAIN_BREAK)
 def epochs_side_by_side(trick: bool) -> bytes:
     """A new bridge writes to another partition, so that nothing says whether it spoke behind the one before."""
