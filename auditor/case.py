@@ -100,8 +100,8 @@ class Late:
 class StreamCase:
     """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names; `reached` is
     the newest order that any record has installed so far, `told_under` was that when copies of a holder were told of,
-    `told_seq` the record that did so last; `vouched` has the runs of chained records, (first, last), that a signature at
-    their end covers, and `chained_from` begins the one that goes on."""
+    `told_seq` the record that did so last; `vouched` has the runs of chained records, (first, last), that a signature
+    at their end covers, and `chained_from` begins the one that goes on."""
 
     epoch: EpochRegistered
     fold: StreamFold
