@@ -108,6 +108,9 @@ class StreamCase:
     domains: Mapping[bytes, str]
     acks: dict[str, AckRead] = field(default_factory=dict)
     first_discharge: dict[str, AckRead] = field(default_factory=dict)
+    stands_since: dict[str, AckRead] = field(default_factory=dict)
+    """By domain: the first of the discharging acks that nothing has taken back."""
+    taken_back: set[str] = field(default_factory=set)
     refusals: dict[str, Refused] = field(default_factory=dict)
     late: list[Late] = field(default_factory=list)
     barriers: dict[str, int] = field(default_factory=dict)
@@ -141,6 +144,11 @@ class StreamCase:
             if self.vouched and self.vouched[-1][0] == self.chained_from:
                 self.vouched.pop()
             self.vouched.append((self.chained_from, seq))
+
+    def take_back(self, domain: str) -> None:
+        """A refusal, or an ack that finds old copies left, comes behind whatever was acked before."""
+        self.stands_since.pop(domain, None)
+        self.taken_back.add(domain)
 
     def vouches(self, seq: int) -> bool:
         """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a

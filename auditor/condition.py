@@ -192,7 +192,8 @@ def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) 
 
 
 def closing_nonce(evidence: Evidence, owing: list[Owing]) -> int | None:
-    """The first nonce of this request that was written after every owing engine life had discharged it."""
+    """The first nonce of this request that was written after every owing engine life had discharged it, and which
+    none has taken that back behind."""
     number = evidence.request.number
     for offset in sorted(nonce for nonce, request in evidence.registry.nonces.items() if request == number):
         before = [
@@ -209,9 +210,14 @@ def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) 
     epochs = (*one.earlier, one.epoch)
     if epochs[0].epoch_no > nonce:
         return True
-    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
-    acks = [case.first_discharge[domain] for case in cases if domain in case.first_discharge]
-    return any(ack.installed < nonce for ack in acks)
+    for epoch in reversed(epochs):
+        case = evidence.streams.get(epoch.stream)
+        ack = case.stands_since.get(domain) if case is not None else None
+        if ack is not None and ack.installed < nonce:
+            return True
+        if case is not None and domain in case.taken_back:
+            return False  # what was acked before that no longer stands
+    return False
 
 
 def answers_nonce(one: Owing, ack: AckRead, nonce: int) -> bool:

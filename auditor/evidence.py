@@ -283,6 +283,7 @@ class Evidence:
                 elif type(event) is Refused and event.request == self.request.number:
                     case.refusals[domain] = event
                     case.acks.pop(domain, None)
+                    case.take_back(domain)
 
     def _domain_of(self, case: StreamCase, name: bytes) -> str:
         """The domain of an alias; one without a known name goes by its alias (profile scopes only)."""
@@ -427,7 +428,10 @@ class Evidence:
         case.late = [one for one in case.late if one.domain != domain or one.age is not Age.UNKNOWN]
         if ack.discharging:
             case.first_discharge.setdefault(domain, ack)
+            case.stands_since.setdefault(domain, ack)
             self._discharged.setdefault((case.epoch.memory, domain), case.epoch.epoch_no)
+        else:
+            case.take_back(domain)
 
     def open_transfers(self, case: StreamCase, name: bytes) -> tuple[Transfer, ...]:
         """Transfers of one domain that haven't ended and may carry something old."""

@@ -1538,6 +1538,8 @@ class Case:
         self.epoch, self.names, self.stream = epoch, names, Stream(epoch)
         self.acks: dict[str, Json] = {}
         self.first: dict[str, Json] = {}
+        self.standing_from: dict[str, int] = {}
+        self.withdrew: set[str] = set()
         self.refused: dict[str, Json] = {}
         self.late: list[Json] = []
         self.barriers: dict[str, int] = {}
@@ -1788,6 +1790,8 @@ class Trial:
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
+                    case.standing_from.pop(domain, None)
+                    case.withdrew.add(domain)
 
     def domain(self, case: Case, alias: bytes) -> str:
         if alias in case.names:
@@ -2035,7 +2039,11 @@ class Trial:
         case.late = [one for one in case.late if one["domain"] != domain or one["is"] != "unknown"]
         if standing["old_left"] == 0:
             case.first.setdefault(domain, found)
+            case.standing_from.setdefault(domain, installed)
             self.discharged.setdefault((case.epoch["memory"], domain), case.epoch["no"])
+        else:
+            case.standing_from.pop(domain, None)
+            case.withdrew.add(domain)
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
@@ -2540,7 +2548,12 @@ class Trial:
         if epochs[0]["no"] > nonce:
             return True
         cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
-        return any(domain in case.first and case.first[domain]["installed"] < nonce for case in cases)
+        for case in reversed(cases):
+            if case.standing_from.get(domain, nonce) < nonce:
+                return True
+            if domain in case.withdrew:
+                return False
+        return False
 
     def answered(self, one: Json, domain: str, nonce: int) -> bool:
         ack = one["case"].acks.get(domain) if one["case"] is not None else None

@@ -123,3 +123,18 @@ def block_that_comes_from_a_shared_store(trick: bool) -> bytes:
     back = TierChanged(from_holder="disk", to_holder="gpu", group=0, ids=tuple(old))
     other.write(parts={"acme": [back] if trick else []}, signed=True)
     return bundle(log, request)
+
+
+@exhibit("ack taken back and given again", PENDING, VerdictReason.FRONTIER_BEHIND)
+def ack_taken_back_and_given_again(trick: bool) -> bytes:
+    """Behind the nonce a worker finds old blocks after all, and acks once they are gone; meanwhile it may have sent
+    them to one that has answered already."""
+    fleet = Fleet()
+    for hook in (fleet.a, fleet.b):
+        hook.obey(fleet.request)
+    nonce = fleet.log.nonce(fleet.request)
+    fleet.b.ack(fleet.request, nonce=nonce)
+    if trick:
+        fleet.a.ack(fleet.request, old_left=2)
+    fleet.a.ack(fleet.request, nonce=nonce)
+    return shown(fleet)
