@@ -35,7 +35,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """How much of a holder was known at an ack: exact since `seq` (None: not at all)."""
+    """How much of a holder was known at an ack: exact since `seq` (None: not at all), a record under the order
+    `installed`."""
 
     seq: int | None
     from_opened: bool
@@ -43,6 +44,7 @@ class Base:
     durable_id: str | None
     orphans: int
     unassigned: int
+    installed: int = -1
     groups: frozenset[int] = frozenset()
 
 
@@ -96,16 +98,19 @@ class Late:
 
 @dataclass(slots=True)
 class StreamCase:
-    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names;
-    `told_under` is the newest order installed when copies of a holder were told of, `told_seq` the record that did so
-    last; `vouched` has the runs of chained records, (first, last), that a signature at their end covers, and
-    `chained_from` begins the one that goes on."""
+    """One registered stream's part of the evidence. `domains` maps its aliases in scope to domain names; `reached` is
+    the newest order that any record has installed so far, `told_under` was that when copies of a holder were told of,
+    `told_seq` the record that did so last; `vouched` has the runs of chained records, (first, last), that a signature
+    at their end covers, and `chained_from` begins the one that goes on."""
 
     epoch: EpochRegistered
     fold: StreamFold
     domains: Mapping[bytes, str]
     acks: dict[str, AckRead] = field(default_factory=dict)
     first_discharge: dict[str, AckRead] = field(default_factory=dict)
+    stands_since: dict[str, AckRead] = field(default_factory=dict)
+    """By domain: the first of the discharging acks that nothing has taken back."""
+    taken_back: set[str] = field(default_factory=set)
     refusals: dict[str, Refused] = field(default_factory=dict)
     late: list[Late] = field(default_factory=list)
     barriers: dict[str, int] = field(default_factory=dict)
@@ -118,11 +123,16 @@ class StreamCase:
     ended_seq: int | None = None
     ended_under: int = -1
     told_seq: int = -1
+    reached: int = -1
     told_under: dict[str, int] = field(default_factory=dict)
     opened_under: int = -1
     chained_from: int = 0
     vouched: list[tuple[int, int]] = field(default_factory=list)
     removed: int = 0
+    unvouched: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    """(domain, block, parent) as told since a signature last spoke for what was told."""
+    moves: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, name) of transfers that it has told of, if an earlier epoch of its life has told anything."""
     endings: Endings = field(default_factory=Endings)
 
     def link(self, seq: int, *, chained: bool, signed: bool) -> None:
@@ -134,6 +144,11 @@ class StreamCase:
             if self.vouched and self.vouched[-1][0] == self.chained_from:
                 self.vouched.pop()
             self.vouched.append((self.chained_from, seq))
+
+    def take_back(self, domain: str) -> None:
+        """A refusal, or an ack that finds old copies left, comes behind whatever was acked before."""
+        self.stands_since.pop(domain, None)
+        self.taken_back.add(domain)
 
     def vouches(self, seq: int) -> bool:
         """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a

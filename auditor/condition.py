@@ -8,32 +8,14 @@ from dataclasses import dataclass, field
 from auditor.case import AckRead, Base, StreamCase
 from auditor.evidence import Evidence
 from auditor.finding import CURES, Condition, Counterexample, Reason
+from auditor.owing import Owing, owed_domains
 from auditor.registry import EpochRegistered
+from auditor.shared_store import ToldThere, told_by_others
 from auditor.shredding import shredded
 from events.ids import VerdictReason
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Owing:
-    """One engine life that owes an ack, judged by its newest epoch; `absent` says why no word of it can be
-    expected any more ("" while it can). `destroyed` are durable stores that nobody answers for any more."""
-
-    epoch: EpochRegistered
-    earlier: tuple[EpochRegistered, ...]
-    case: StreamCase | None
-    absent: str
-    destroyed: frozenset[str] = frozenset()
-
-    @property
-    def subject(self) -> str:
-        return str(self.epoch.stream)
-
-    @property
-    def live(self) -> bool:
-        return not self.absent
 
 
 @dataclass(slots=True)
@@ -68,10 +50,6 @@ class Findings:
             self.reasons.append(found)
 
 
-def owed_domains(evidence: Evidence) -> list[str]:
-    return sorted(evidence.scope_domains & set(evidence.alias_keys))
-
-
 def last_acks(evidence: Evidence, one: Owing) -> Iterator[tuple[str, AckRead, StreamCase]]:
     if one.case is not None:
         for domain in owed_domains(evidence):
@@ -85,8 +63,7 @@ def base_seq(evidence: Evidence, one: Owing, base: Base) -> int | None:
     not if an earlier epoch reported this engine life, or an earlier stream declared the same durable store."""
     if not base.from_opened:
         return base.seq
-    reported = any(earlier.stream in evidence.streams for earlier in one.earlier)
-    if reported and base.durable_id is None:
+    if base.durable_id is None and any(evidence.reported(earlier) for earlier in one.earlier):
         return None
     if base.durable_id is not None and _declared_before(evidence, one.epoch, base.durable_id):
         return None
@@ -94,11 +71,16 @@ def base_seq(evidence: Evidence, one: Owing, base: Base) -> int | None:
 
 
 def _declared_before(evidence: Evidence, epoch: EpochRegistered, durable_id: str) -> bool:
-    return any(
-        case.epoch.epoch_no < epoch.epoch_no
-        and any(holder.durable_id == durable_id for holder in case.fold.holders.values())
-        for case in evidence.streams.values()
-    )
+    """Whether an earlier stream did, or may have in what retention took."""
+    for earlier in evidence.registry.epochs.values():
+        if earlier.epoch_no >= epoch.epoch_no:
+            continue
+        case = evidence.streams.get(earlier.stream)
+        if (case is None or case.fold.opened is None) and evidence.reported(earlier):
+            return True
+        if case is not None and any(h.durable_id == durable_id for h in case.fold.holders.values()):
+            return True
+    return False
 
 
 def foreign_durable(evidence: Evidence, one: Owing, base: Base) -> bool:
@@ -154,7 +136,7 @@ def p1_control(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
             found.add("P1", VerdictReason.CHAIN_BREAK, one.subject, detail)
 
 
-def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
+def p6_durable(evidence: Evidence, owing: list[Owing], nonce: int | None, found: Findings) -> None:
     """Every durable store has an owner who answered for its whole content, or is destroyed, or its keys are."""
     registry = evidence.registry
     declared = {
@@ -166,11 +148,13 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
     for durable_id in sorted((declared | set(registry.owners)) - destroyed_stores(evidence)):
         owner = registry.owners.get(durable_id)
         theirs = [one for one in owing if one.epoch.body.worker == owner]
-        covered = [
-            all(_covers_store(evidence, one, domain, durable_id) for domain in owed_domains(evidence))
+        answers = [
+            one
             for one in theirs
+            if all(_covers_store(evidence, one, domain, durable_id) for domain in owed_domains(evidence))
         ]
-        if any(covered):
+        others = told_by_others(evidence, owing, nonce, durable_id) if answers else []
+        if any(_lists_behind(one, others, durable_id) for one in answers):
             continue
         keys = shredded(evidence, durable_id)
         if keys.rings:
@@ -178,10 +162,25 @@ def p6_durable(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
             continue
         waits = any(one.live for one in theirs)
         detail = f"owner {owner} has not acked on its listing" if owner else "nobody is enrolled as its owner"
+        if answers:
+            who = str(min(one.stream for one in others))
+            detail = f"{who} told of old copies in it that its owner {owner} may have listed before"
         detail = f"{detail}; {keys.why}" if keys.why else detail
         reason = VerdictReason.DURABLE_TIER_UNCOVERED
         cure = f"{CURES[reason]}; or {keys.cure}" if keys.cure else ""
         found.add("P6", reason, durable_id, detail, waits=waits, cure=cure)
+
+
+def _lists_behind(one: Owing, others: list[ToldThere], durable_id: str) -> bool:
+    """Whether an owner's base is younger than all that others have put there."""
+    foreign = [told for told in others if told.concerns(one)]
+    acks = one.case.acks if one.case is not None else {}
+    return all(
+        base.installed >= told.behind
+        for told in foreign
+        for base in acks[told.domain].bases.values()
+        if base.durable_id == durable_id
+    )
 
 
 def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) -> bool:
@@ -193,7 +192,8 @@ def _covers_store(evidence: Evidence, one: Owing, domain: str, durable_id: str) 
 
 
 def closing_nonce(evidence: Evidence, owing: list[Owing]) -> int | None:
-    """The first nonce of this request that was written after every owing engine life had discharged it."""
+    """The first nonce of this request that was written after every owing engine life had discharged it, and which
+    none has taken that back behind."""
     number = evidence.request.number
     for offset in sorted(nonce for nonce, request in evidence.registry.nonces.items() if request == number):
         before = [
@@ -210,9 +210,14 @@ def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) 
     epochs = (*one.earlier, one.epoch)
     if epochs[0].epoch_no > nonce:
         return True
-    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
-    acks = [case.first_discharge[domain] for case in cases if domain in case.first_discharge]
-    return any(ack.installed < nonce for ack in acks)
+    for epoch in reversed(epochs):
+        case = evidence.streams.get(epoch.stream)
+        ack = case.stands_since.get(domain) if case is not None else None
+        if ack is not None and ack.installed < nonce:
+            return True
+        if case is not None and domain in case.taken_back:
+            return False  # what was acked before that no longer stands
+    return False
 
 
 def answers_nonce(one: Owing, ack: AckRead, nonce: int) -> bool:

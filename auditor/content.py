@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from auditor.record import StreamRecord
-from auditor.residency import HeldCopy, HolderView, Place, Tables
+from auditor.residency import HeldCopy, HolderView, Place, Tables, oldest
 from events.chain import transfer_digest
 from events.identity import profile_digest
 from events.ids import CopyState, EvictReason, Inventory, Lineage
@@ -53,6 +53,16 @@ class OpenTransfer(NamedTuple):
     ids: tuple[bytes, ...]
 
 
+Moving = tuple[str, Place]
+"""A transfer by its name and where it goes: one name may stand for several groups, and in each domain for another."""
+
+
+def claimed(admitted_after: int | None, installed: int) -> int | None:
+    """What a record may claim: nobody who has installed the orders up to `installed` can tell that something was
+    admitted behind a later one."""
+    return None if admitted_after is None or admitted_after > installed else admitted_after
+
+
 @dataclass(slots=True)
 class Content:
     """Of one stream. Profiles go by (alias, number)."""
@@ -63,10 +73,11 @@ class Content:
     declarations: dict[tuple[bytes, int], ProfileDeclared] = field(default_factory=dict)
     retired: set[tuple[bytes, int]] = field(default_factory=set)
     tables: Tables = field(default_factory=Tables)
-    transfers: dict[str, OpenTransfer] = field(default_factory=dict)
+    transfers: dict[Moving, OpenTransfer] = field(default_factory=dict)
 
-    def declare(self, event: Opened, seq: int | None) -> None:
-        """Takes the holders in; `seq` is that of a stream's birth, None when a snapshot repeats them."""
+    def declare(self, event: Opened, seq: int | None, installed: int = -1) -> None:
+        """Takes the holders in; `seq` and `installed` are those of a stream's birth, None and nothing when a snapshot
+        repeats them."""
         for holder in event.holders:
             known = self.holders.get(holder.name)
             self.declared_holders[holder.name] = holder
@@ -79,11 +90,14 @@ class Content:
             )
             if known is not None:
                 view.base_seq, view.from_opened = known.base_seq, known.from_opened
+                view.base_installed = known.base_installed
                 view.cleared_seq, view.cleared_installed = known.cleared_seq, known.cleared_installed
                 view.orphans, view.unassigned = known.orphans, known.unassigned
                 view.lost = known.lost
+                if view.groups - known.groups:
+                    view.lose_base()  # what it holds of a group that is new here nobody has told
             elif seq is not None and holder.inventory is Inventory.EMPTY:
-                view.base_seq, view.from_opened = seq, True
+                view.base_seq, view.base_installed, view.from_opened = seq, installed, True
             self.holders[holder.name] = view
 
     def doubt(self, holder: HolderView) -> None:
@@ -99,7 +113,9 @@ class Content:
         match event:
             case BlockStored():
                 place = Place(event.holder, event.group, alias)
-                if not self._declared(place, event.profile):
+                if not self._declared(place, event.profile):  # that was told in what is missing
+                    since = claimed(event.admitted_after, installed)
+                    landed.append(Landing(event.type, place, event.ids, since))
                     return
                 self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
             case BlockEvicted():
@@ -125,7 +141,7 @@ class Content:
                 place = Place(event.holder, event.group, alias)
                 if not self._declared(place, event.profile):
                     return
-                self.transfers[event.transfer] = OpenTransfer(place, event.admitted_after, seq, event.ids)
+                self._start(event.transfer, place, claimed(event.admitted_after, installed), seq, event.ids)
                 self._land(
                     landed,
                     event,
@@ -137,16 +153,15 @@ class Content:
                     installed,
                 )
             case TransferCommitted():
-                transfer = self.transfers.pop(event.transfer, None)
-                if transfer is not None:
-                    ids = self._landing(transfer.place, event.transfer)
-                    written = event.digest == transfer_digest(ids)
-                    to = CopyState.COMMITTED if written else CopyState.UNCERTAIN
-                    self.tables.restate(transfer.place, ids, to)
+                ended = self._end(alias, event.transfer)
+                places = {one.place: self._landing(one.place, event.transfer) for one in ended}
+                written = event.digest == transfer_digest([block for ids in places.values() for block in ids])
+                to = CopyState.COMMITTED if written else CopyState.UNCERTAIN
+                for transfer in ended:
+                    self.tables.restate(transfer.place, places[transfer.place], to)
                     landed.append(Landing(event.type, transfer.place, transfer.ids, transfer.provenance))
             case TransferAborted() | TransferRejected():
-                transfer = self.transfers.pop(event.transfer, None)
-                if transfer is not None:
+                for transfer in self._end(alias, event.transfer):
                     self.tables.drop(transfer.place, self._landing(transfer.place, event.transfer))
             case BlockInvalidated():
                 place = Place(event.holder, event.group, alias)
@@ -158,6 +173,8 @@ class Content:
                 source = Place(event.from_holder, event.group, alias)
                 target = Place(event.to_holder, event.group, alias)
                 if self._declared(source) and self._declared(target):
+                    if self.holders[event.from_holder].durable_id is not None:
+                        landed += self._moved(source, target, event.ids)
                     self.tables.move(source, target, event.ids)
             case SnapshotPart() | Statement() | Ack() | Refused():
                 return
@@ -175,15 +192,20 @@ class Content:
         for alias, events in record.parts.items():
             for run in (run for event in events if isinstance(event, SnapshotPart) for run in event.runs):
                 profile = self.profiles.get((alias, run.profile))
+                since = claimed(run.admitted_after, installed)
                 if profile is None:
                     known = False
+                    inside = tuple(block for block in run.ids if mark.low <= block <= mark.high)
+                    place = Place(mark.holder, mark.group, alias)
+                    if run.state is not CopyState.PENDING:
+                        landed.append(Landing("snapshot_part", place, inside, since))
                     continue
                 like = HeldCopy(
                     profile,
                     run.profile,
                     run.state,
                     run.lineage,
-                    run.admitted_after,
+                    since,
                     seq,
                     installed,
                     run.transfer,
@@ -194,14 +216,11 @@ class Content:
                 place = Place(mark.holder, mark.group, alias)
                 if run.transfer is not None and run.state is CopyState.PENDING:
                     pending.add(run.transfer)
-                    self.transfers.setdefault(
-                        run.transfer, OpenTransfer(place, run.admitted_after, seq, run.ids)
-                    )
+                    moving = OpenTransfer(place, since, seq, run.ids)
+                    self.transfers.setdefault((run.transfer, place), moving)
                 if run.state is CopyState.PENDING:
                     continue
-                landed.append(
-                    Landing("snapshot_part", place, tuple(block for _, block in told), run.admitted_after)
-                )
+                landed.append(Landing("snapshot_part", place, tuple(block for _, block in told), since))
         return listed, known
 
     def _land(
@@ -216,19 +235,52 @@ class Content:
         installed: int,
     ) -> None:
         profile = self.profiles.get((place.alias, event.profile))
+        since = claimed(event.admitted_after, installed)
         like = HeldCopy(
             profile,
             event.profile,
             state,
             lineage,
-            event.admitted_after,
+            since,
             seq,
             installed,
             transfer,
             pinned=isinstance(event, BlockStored) and event.pinned,
         )
         self.tables.chain(place, event.ids, event.parent, like)
-        landed.append(Landing(event.type, place, event.ids, event.admitted_after))
+        landed.append(Landing(event.type, place, event.ids, since))
+
+    def _start(
+        self, name: str, place: Place, provenance: int | None, seq: int, ids: tuple[bytes, ...]
+    ) -> None:
+        """A transfer begins. One that is open under this name there hasn't ended because another begins."""
+        open_ = self.transfers.get((name, place))
+        if open_ is not None:
+            provenance, seq = oldest(open_.provenance, provenance), open_.seq
+            ids = tuple(dict.fromkeys((*open_.ids, *ids)))
+        self.transfers[name, place] = OpenTransfer(place, provenance, seq, ids)
+
+    def under(self, alias: bytes, name: str) -> list[OpenTransfer]:
+        """What is on its way under a name in one domain."""
+        return [
+            one for (known, place), one in self.transfers.items() if known == name and place.alias == alias
+        ]
+
+    def _end(self, alias: bytes, name: str) -> list[OpenTransfer]:
+        ended = self.under(alias, name)
+        for one in ended:
+            del self.transfers[name, one.place]
+        return ended
+
+    def _moved(self, source: Place, target: Place, ids: Iterable[bytes]) -> list[Landing]:
+        """What a move brings out of a durable store, by its age: others may have put it there."""
+        table = self.tables.places.get(source, {})
+        found: dict[int | None, list[bytes]] = {}
+        for block in ids:
+            copy = table.get(block)
+            if copy is not None:
+                found.setdefault(None if copy.doubted else copy.provenance, []).append(block)
+        return [Landing("tier_changed", target, tuple(blocks), since) for since, blocks in found.items()]
 
     def _declared(self, place: Place, number: int | None = None) -> bool:
         """Whether the stream has declared the place, and the profile number there: behind a hole it may not
@@ -248,16 +300,16 @@ class Content:
     def _expire_transfers(self, place: Place, expired: set[str]) -> None:
         """A transfer of which something expired and nothing is pending any more is over. A clear, a removal, and
         what expires of others say nothing of what is still on its way: such a transfer stays open."""
-        for name in expired & self.transfers.keys():
-            if self.transfers[name].place == place and not self._landing(place, name):
-                del self.transfers[name]
+        for name in expired:
+            if (name, place) in self.transfers and not self._landing(place, name):
+                del self.transfers[name, place]
 
     def end_transfers(self, holder: str, before: int, pending: set[str]) -> None:
         """Records are missing, and a snapshot that began in record `before` listed all that the holder has: of
         the older transfers those that aren't `pending` ended in what is missing."""
-        for name, transfer in list(self.transfers.items()):
-            if transfer.place.holder == holder and transfer.seq < before and name not in pending:
-                del self.transfers[name]
+        for moving, transfer in list(self.transfers.items()):
+            if transfer.place.holder == holder and transfer.seq < before and moving[0] not in pending:
+                del self.transfers[moving]
 
     def _landing(self, place: Place, transfer: str) -> list[bytes]:
         return [

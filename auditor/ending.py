@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from auditor.finding import TransferFound, TransferState
 from auditor.lineage import Covered
 from auditor.record import StreamRecord
 from auditor.registry import EpochRegistered
-from auditor.residency import HeldCopy, Place
+from auditor.residency import Place
 from events.ids import CopyState, StreamKey
 from events.model.part import (
     BlockEvicted,
@@ -27,7 +27,7 @@ from events.model.part import (
 )
 
 if TYPE_CHECKING:
-    from auditor.case import Age, StreamCase
+    from auditor.case import StreamCase
     from auditor.evidence import Evidence
 
 SHOWN_TRANSFERS = 200
@@ -41,23 +41,41 @@ class TransferEnd(NamedTuple):
     seq: int
 
 
+How = Literal["cleared", "evicted", "rejected", "closed"]
+
+
+class Undecided(NamedTuple):
+    """A copy that ended: whether it was in scope is asked once all streams are read, as its ancestors may be told of
+    in any of them."""
+
+    how: How
+    domain: str
+    block: bytes
+    profile: str | None
+
+
 @dataclass(slots=True)
 class Endings:
-    """Of one stream, or what one record adds to it: copies in scope, not known to be younger than the request, by
-    what ended them. `closed`: by a `closed` that ends the engine."""
+    """Of one stream, or what one record adds to it: copies not known to be younger than the request, by what ended
+    them. `counted` are in scope; `closed` is a `closed` that ends the engine; `transfers` go with their domain and
+    blocks."""
 
-    cleared: int = 0
-    evicted: int = 0
-    rejected: int = 0
-    closed: int = 0
-    transfers: list[TransferEnd] = field(default_factory=list)
+    counted: dict[How, int] = field(default_factory=dict)
+    undecided: list[Undecided] = field(default_factory=list)
+    transfers: list[tuple[TransferEnd, str, tuple[bytes, ...]]] = field(default_factory=list)
 
     def add(self, more: Endings) -> None:
-        self.cleared += more.cleared
-        self.evicted += more.evicted
-        self.rejected += more.rejected
-        self.closed += more.closed
+        for how, count in more.counted.items():
+            self.counted[how] = self.counted.get(how, 0) + count
+        self.undecided += more.undecided
         self.transfers += more.transfers
+
+    def in_all(self, evidence: Evidence, how: How) -> int:
+        """How many are in scope, or not known to be out of it, by all that was read."""
+        return self.counted.get(how, 0) + sum(
+            one.how == how and evidence.covers(one.domain, one.block, one.profile) is not Covered.NO
+            for one in self.undecided
+        )
 
 
 def look(evidence: Evidence, case: StreamCase, record: StreamRecord) -> Endings:
@@ -67,53 +85,61 @@ def look(evidence: Evidence, case: StreamCase, record: StreamRecord) -> Endings:
     holders = case.fold.holders
     for event in record.stream_events:
         if isinstance(event, Cleared):
-            found.cleared += _all_of(evidence, case, set(event.holders), gone)
+            _all_of(evidence, case, set(event.holders), gone, "cleared", found)
         elif isinstance(event, Closed) and event.engine_ended:
             volatile = {name for name, holder in holders.items() if holder.durable_id is None}
-            found.closed += _all_of(evidence, case, volatile, gone)
+            _all_of(evidence, case, volatile, gone, "closed", found)
     for alias, events in record.parts.items():
         for told in events:
             if isinstance(told, BlockEvicted) and told.certain:
                 place = Place(told.holder, told.group, alias)
-                found.evicted += _these(evidence, case, place, told.ids, gone)
+                _these(evidence, case, place, told.ids, gone, "evicted", found)
             elif isinstance(told, TransferCommitted | TransferAborted | TransferRejected):
-                _end_transfer(evidence, case, told, record.header.seq, gone, found)
+                _end_transfer(evidence, case, alias, told, record.header.seq, gone, found)
     return found
 
 
 def _end_transfer(
     evidence: Evidence,
     case: StreamCase,
+    alias: bytes,
     told: DomainEvent,
     seq: int,
     gone: set[tuple[Place, bytes]],
     found: Endings,
 ) -> None:
     assert isinstance(told, TransferCommitted | TransferAborted | TransferRejected)
-    moving = case.fold.transfers.get(told.transfer)
-    if moving is None:
-        return
     state: TransferState = "committed"
     if isinstance(told, TransferAborted):
         state = "aborted"
     elif isinstance(told, TransferRejected):
         state = "rejected"
-        pending = [
-            block
-            for block, copy in case.fold.tables.places.get(moving.place, {}).items()
-            if copy.transfer == told.transfer and copy.state is CopyState.PENDING
-        ]
-        found.rejected += _these(evidence, case, moving.place, pending, gone)
-    if _concerns(evidence, case, moving.place, moving.ids, evidence.claim_age(case, moving)):
-        found.transfers.append(TransferEnd(told.transfer, moving.place.holder, len(moving.ids), state, seq))
+    for moving in case.fold.content.under(alias, told.transfer):
+        if state == "rejected":
+            pending = [
+                block
+                for block, copy in case.fold.tables.places.get(moving.place, {}).items()
+                if copy.transfer == told.transfer and copy.state is CopyState.PENDING
+            ]
+            _these(evidence, case, moving.place, pending, gone, "rejected", found)
+        if evidence.claim_age(case, moving).value != "fresh":
+            end = TransferEnd(told.transfer, moving.place.holder, len(moving.ids), state, seq)
+            domain = _domain(case, moving.place)
+            ids = moving.ids[:1] if evidence.reaches_all(domain) else moving.ids
+            found.transfers.append((end, domain, ids))
 
 
-def _all_of(evidence: Evidence, case: StreamCase, holders: set[str], gone: set[tuple[Place, bytes]]) -> int:
-    return sum(
-        _these(evidence, case, place, list(table), gone)
-        for place, table in case.fold.tables.places.items()
-        if place.holder in holders
-    )
+def _all_of(
+    evidence: Evidence,
+    case: StreamCase,
+    holders: set[str],
+    gone: set[tuple[Place, bytes]],
+    how: How,
+    found: Endings,
+) -> None:
+    for place, table in case.fold.tables.places.items():
+        if place.holder in holders:
+            _these(evidence, case, place, list(table), gone, how, found)
 
 
 def _these(
@@ -122,28 +148,23 @@ def _these(
     place: Place,
     blocks: Iterable[bytes],
     gone: set[tuple[Place, bytes]],
-) -> int:
-    table, count = case.fold.tables.places.get(place, {}), 0
+    how: How,
+    found: Endings,
+) -> None:
+    table, domain = case.fold.tables.places.get(place, {}), _domain(case, place)
+    decided = evidence.reaches_all(domain)
     for block in blocks:
         copy = table.get(block)
-        if copy is None or (place, block) in gone or not _counts(evidence, case, place, block, copy):
+        if copy is None or (place, block) in gone or evidence.age(case, place, copy).value == "fresh":
             continue
         gone.add((place, block))
-        count += 1
-    return count
+        if decided:
+            found.counted[how] = found.counted.get(how, 0) + 1
+        else:
+            found.undecided.append(Undecided(how, domain, block, copy.profile))
 
 
-def _counts(evidence: Evidence, case: StreamCase, place: Place, block: bytes, copy: HeldCopy) -> bool:
-    """Whether a copy isn't known to be younger than the request, and in scope or not known to be out of it."""
-    if evidence.age(case, place, copy).value == "fresh":
-        return False
-    return evidence.covers(_domain(case, place), block, copy.profile) is not Covered.NO
-
-
-def _concerns(evidence: Evidence, case: StreamCase, place: Place, ids: Iterable[bytes], age: Age) -> bool:
-    if age.value == "fresh":
-        return False
-    domain = _domain(case, place)
+def _concerns(evidence: Evidence, domain: str, ids: Iterable[bytes]) -> bool:
     return any(evidence.covers(domain, block, None) is not Covered.NO for block in ids)
 
 
@@ -160,10 +181,12 @@ def died(evidence: Evidence, gone: Mapping[StreamKey, str]) -> int:
         if epochs[-1].stream not in gone or not told:
             continue
         case = evidence.streams[told[-1].stream]
-        total += case.endings.closed
+        total += case.endings.in_all(evidence, "closed")
         if _attested_behind(evidence, told[-1]):
             volatile = {name for name, holder in case.fold.holders.items() if holder.durable_id is None}
-            total += _all_of(evidence, case, volatile, set())
+            held = Endings()
+            _all_of(evidence, case, volatile, set(), "closed", held)
+            total += held.in_all(evidence, "closed")
     return total
 
 
@@ -179,12 +202,19 @@ def transfers(evidence: Evidence) -> list[TransferFound]:
         body = case.epoch.body
         found += [
             TransferFound(worker=body.worker, rank=body.rank, epoch=body.epoch, **one._asdict())
-            for one in (*case.endings.transfers, *_open(evidence, case))
+            for one in (*_over(evidence, case), *_open(evidence, case))
         ]
     return found
 
 
+def _over(evidence: Evidence, case: StreamCase) -> Iterator[TransferEnd]:
+    for end, domain, ids in case.endings.transfers:
+        if _concerns(evidence, domain, ids):
+            yield end
+
+
 def _open(evidence: Evidence, case: StreamCase) -> Iterator[TransferEnd]:
-    for name, moving in case.fold.transfers.items():
-        if _concerns(evidence, case, moving.place, moving.ids, evidence.claim_age(case, moving)):
+    for (name, _), moving in case.fold.transfers.items():
+        fresh = evidence.claim_age(case, moving).value == "fresh"
+        if not fresh and _concerns(evidence, _domain(case, moving.place), moving.ids):
             yield TransferEnd(name, moving.place.holder, len(moving.ids), "open", moving.seq)

@@ -15,11 +15,11 @@ from auditor.ending import look
 from auditor.fold import StreamFold
 from auditor.lineage import Ancestry, Covered, covers, links
 from auditor.record import StreamRecord, UnreadableRecord
-from auditor.registry import ControlFold, EpochRegistered, RequestRead
+from auditor.registry import ControlFold, EpochRegistered, Memory, RequestRead
 from auditor.residency import HeldCopy, Place, Tables
 from auditor.seen import NewSeen, SeenHashes
 from auditor.shredding import told_into
-from auditor.telling import told_of, without_words
+from auditor.telling import told_of, transfers_named, without_words
 from events.chain import MODULUS, alias
 from events.ids import Lineage, StreamKey, VerdictReason
 from events.model.batch import Header
@@ -29,6 +29,7 @@ from events.model.part import (
     BlockInvalidated,
     BlockStored,
     Refused,
+    SnapshotBegin,
     TransferStarted,
 )
 from events.scope import covers_domain, is_whole_domain, scoped_ids
@@ -83,10 +84,10 @@ class Evidence:
         self.everywhere = isinstance(request.scope, ProfileScope)
         """Whether the scope reaches every domain, those without a known name too."""
         self.scope_domains = self.domains()
-        self._lives: dict[tuple[str, int, str], list[StreamCase]] = {}
+        self._lives: dict[Memory, list[StreamCase]] = {}
         self._verify = verify
         self._new_seen = new_seen
-        self._discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self._discharged: dict[tuple[Memory, str], int] = {}
 
     def state(self) -> dict[str, object]:
         """What has been gathered so far, for `resume`."""
@@ -97,7 +98,7 @@ class Evidence:
         for name in _STATE:
             setattr(self, name, state[name])
         for case in self.streams.values():
-            self._lives.setdefault(case.epoch.life, []).append(case)
+            self._lives.setdefault(case.epoch.memory, []).append(case)
 
     @property
     def unnamed(self) -> frozenset[bytes]:
@@ -110,6 +111,10 @@ class Evidence:
         """Whether a block of a domain in scope is in scope."""
         lineage = self.lineages.get(domain, NOBODYS)
         return covers(self.request.scope, domain, lineage, block, profile, self._named, self.unnamed)
+
+    def reaches_all(self, domain: str) -> bool:
+        """Whether everything of a domain that the scope reaches is in scope, whatever is told of it."""
+        return not self.everywhere and is_whole_domain(self.request.scope, domain)
 
     def domains(self) -> frozenset[str]:
         """Domains that the scope reaches as the registry stands now; `scope_domains` is what the streams
@@ -172,8 +177,21 @@ class Evidence:
 
     def life_discharged(self, epoch: EpochRegistered, domain: str) -> bool:
         """Whether any epoch of this engine life, up to this one, has discharged the request in the domain."""
-        since = self._discharged.get((epoch.life, domain))
+        since = self._discharged.get((epoch.memory, domain))
         return since is not None and since <= epoch.epoch_no
+
+    def born(self, epoch: EpochRegistered) -> bool:
+        """Whether an epoch can tell of its engine's birth: no earlier one has reported that life, nor may have in what
+        the log no longer holds."""
+        return not any(
+            self.reported(earlier)
+            for earlier in self.registry.epochs.values()
+            if earlier.life == epoch.life and earlier.epoch_no < epoch.epoch_no
+        )
+
+    def reported(self, epoch: EpochRegistered) -> bool:
+        """Whether an epoch has told anything, or may have in what retention took."""
+        return epoch.stream in self.streams or self.partition_starts.get(epoch.body.partition, 0) > 0
 
     def _age(self, case: StreamCase, holder: str, provenance: int | None, seq: int) -> Age:
         if provenance is None:
@@ -187,13 +205,13 @@ class Evidence:
         case = StreamCase(epoch, fold, self.aliases(body.worker, body.rank, epoch.epoch_no))
         self._inherit(case)
         self.streams[epoch.stream] = case
-        self._lives.setdefault(epoch.life, []).append(case)
+        self._lives.setdefault(epoch.memory, []).append(case)
         return case
 
     def _inherit(self, case: StreamCase) -> None:
         """What earlier epochs of the same engine life left in its memory lies in the new one's shadow."""
         here = {domain: name for name, domain in case.domains.items()}
-        for other in self._lives.get(case.epoch.life, []):
+        for other in self._lives.get(case.epoch.memory, []):
             if other.epoch.epoch_no > case.epoch.epoch_no:
                 continue
             for place, table in other.fold.tables.places.items():
@@ -230,24 +248,31 @@ class Evidence:
         if repeated:
             return
         case.link(header.seq, chained=chained, signed=signed)
+        case.reached = max(case.reached, header.control.offset)
+        if not chained:
+            case.unvouched.clear()
         if not signed and (record.signature is not None or header.seq == 0 or record is not told):
             case.disputes.append(
                 (VerdictReason.SIGNATURE_INVALID, f"the signature of record {header.seq} doesn't hold")
             )
+        for begun in record.stream_events:
+            if type(begun) is SnapshotBegin and begun.opened.engine_life != case.epoch.body.engine_life:
+                what = f"record {header.seq} lists what another engine life holds"
+                case.disputes.append((VerdictReason.CHAIN_BREAK, what))
         if landed is None:
             return
         if fold.brought:
-            for other in self._lives[case.epoch.life]:
+            for other in self._lives[case.epoch.memory]:
                 other.barriers.clear()
         if ended is not None:
             case.endings.add(ended)
         if header.seq == 0:
             case.opened_under = header.control.offset
-        self._learn(case, record)
+        self._learn(case, record, signed=signed)
         for where in told_into(case, record, landed):
             installed = header.control.offset
-            first, last = self.told_into.get(where, (installed, installed))
-            self.told_into[where] = min(first, installed), max(last, installed)
+            first, last = self.told_into.get(where, (installed, -1))
+            self.told_into[where] = min(first, installed), max(last, case.reached)
         self._late(case, record, landed)
         if fold.engine_ended and case.ended_seq is None:
             case.ended_seq, case.ended_under = header.seq, header.control.offset
@@ -261,6 +286,7 @@ class Evidence:
                 elif type(event) is Refused and event.request == self.request.number:
                     case.refusals[domain] = event
                     case.acks.pop(domain, None)
+                    case.take_back(domain)
 
     def _domain_of(self, case: StreamCase, name: bytes) -> str:
         """The domain of an alias; one without a known name goes by its alias (profile scopes only)."""
@@ -270,26 +296,31 @@ class Evidence:
             return name.hex()
         return domain
 
-    def _learn(self, case: StreamCase, record: StreamRecord) -> None:
+    def _learn(self, case: StreamCase, record: StreamRecord, *, signed: bool) -> None:
         for holder in told_of(record):
             self._told(case, record, holder)
+        heir = len(self._lives[case.epoch.memory]) > 1
         for name, events in record.parts.items():
             domain = self._domain_of(case, name)
-            keep = not self.everywhere and not is_whole_domain(self.request.scope, domain)
-            lineage = self.lineages.setdefault(domain, Ancestry())
+            keep = not self.everywhere and not self.reaches_all(domain)
             for event in events:
                 if type(event) is BlockStored or type(event) is TransferStarted:
                     case.appeared[Place(event.holder, event.group, name)] = record.header.seq
                 elif type(event) is BlockInvalidated and event.request == self.request.number:
                     case.removed += len(event.ids)
                 if keep:
-                    for block, parent in links(event):
-                        lineage.learn(block, parent)
+                    case.unvouched += [(domain, block, parent) for block, parent in links(event)]
+                if heir:
+                    case.moves.update((domain, transfer) for transfer in transfers_named(event))
+        if signed:
+            for domain, block, parent in case.unvouched:
+                self.lineages.setdefault(domain, Ancestry()).learn(block, parent)
+            case.unvouched.clear()
 
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
         """A record tells of copies in a holder, so that its memory was there when it was written."""
         case.told_seq = record.header.seq
-        case.told_under[holder] = max(case.told_under.get(holder, -1), record.header.control.offset)
+        case.told_under[holder] = case.reached
 
     def _late(self, case: StreamCase, record: StreamRecord, landed: list[Landing]) -> None:
         """Remembers what landed after a discharging ack of this engine life."""
@@ -307,7 +338,7 @@ class Evidence:
                 continue  # a re-attached hook's first inventory is judged at its own ack
             profile = self._profile(case, landing)
             age = self._age(case, landing.place.holder, landing.provenance, header.seq)
-            if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started"):
+            if age is Age.FRESH and landing.event in ("snapshot_part", "transfer_started", "tier_changed"):
                 continue
             if age is Age.FRESH and (self.everywhere or is_whole_domain(self.request.scope, domain)):
                 # whether it is in scope can be told at once: nothing of it has to be kept
@@ -386,6 +417,7 @@ class Evidence:
                     holder.durable_id,
                     holder.orphans,
                     holder.unassigned,
+                    holder.base_installed,
                     holder.groups,
                 )
                 for holder in fold.holders.values()
@@ -399,12 +431,15 @@ class Evidence:
         case.late = [one for one in case.late if one.domain != domain or one.age is not Age.UNKNOWN]
         if ack.discharging:
             case.first_discharge.setdefault(domain, ack)
-            self._discharged.setdefault((case.epoch.life, domain), case.epoch.epoch_no)
+            case.stands_since.setdefault(domain, ack)
+            self._discharged.setdefault((case.epoch.memory, domain), case.epoch.epoch_no)
+        else:
+            case.take_back(domain)
 
     def open_transfers(self, case: StreamCase, name: bytes) -> tuple[Transfer, ...]:
         """Transfers of one domain that haven't ended and may carry something old."""
         found: list[Transfer] = []
-        for transfer, open_ in case.fold.transfers.items():
+        for (transfer, _), open_ in case.fold.transfers.items():
             age = self._age(case, open_.place.holder, open_.provenance, open_.seq)
             if open_.place.alias == name and age is not Age.FRESH:
                 found.append(Transfer(transfer, open_.ids, age))
@@ -414,7 +449,7 @@ class Evidence:
         """The last clear before a discharging ack, or an empty birth, if the request was installed by then:
         whatever an engine without connector or second tier holds behind it was computed afterwards."""
         fold, number = case.fold, self.request.number
-        life = self._lives[case.epoch.life]
+        life = self._lives[case.epoch.memory]
         if fold.opened is None or len(fold.holders) != 1:
             return
         if any(one.fold.brought or one.fold.holders.keys() - fold.holders.keys() for one in life):
@@ -424,7 +459,7 @@ class Evidence:
                 continue
             if holder.cleared_seq is not None and holder.cleared_installed >= number:
                 case.barriers[holder.name] = holder.cleared_seq
-            elif holder.from_opened and case.opened_under >= number:
+            elif holder.from_opened and case.opened_under >= number and self.born(case.epoch):
                 case.barriers[holder.name] = 0
 
 

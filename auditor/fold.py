@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
-from auditor.content import Content, Landing, OpenTransfer
+from auditor.content import Content, Landing, Moving, OpenTransfer
 from auditor.legality import illegal
 from auditor.record import StreamRecord
 from auditor.residency import HolderView, Place, Tables
@@ -33,6 +33,7 @@ from events.model.part import (
     SnapshotRange,
     Statement,
     StreamEvent,
+    TierChanged,
     TransferCommitted,
     TransferStarted,
     UnknownEvents,
@@ -64,7 +65,7 @@ def _brings(event: DomainEvent) -> bool:
         case BlockStored():
             return event.lineage in ELSEWHERE
         case SnapshotPart():
-            return any(run.lineage in ELSEWHERE for run in event.runs)
+            return any(run.lineage in ELSEWHERE or run.transfer is not None for run in event.runs)
         case _:
             return False
 
@@ -91,6 +92,10 @@ class StreamFold:
     divergences: list[Divergence] = field(default_factory=list)
     stated: dict[Place, int] = field(default_factory=dict)
     stated_derived: bool = False
+    unread: int = 0
+    """How much of what the engine told its hook couldn't read or place."""
+    overtaken: int = -1
+    """The highest number of a record that came behind one of a higher number, and so tells nothing."""
     brought: bool = False
     """Whether something here may have been computed elsewhere: there are connectors, or a copy is said to have been
     loaded, restored or sent."""
@@ -108,7 +113,7 @@ class StreamFold:
         return self.content.tables
 
     @property
-    def transfers(self) -> dict[str, OpenTransfer]:
+    def transfers(self) -> dict[Moving, OpenTransfer]:
         return self.content.transfers
 
     @property
@@ -122,6 +127,8 @@ class StreamFold:
             known = self.seen.get(header.seq)
             if known is not None and known != record.header_sha256:
                 self._fault(StreamStatus.QUARANTINED, "equivocation", header.seq, "two records", sticky=True)
+            if known is None:
+                self.overtaken = max(self.overtaken, header.seq)
             return None
         broken = (
             header.seq == self.next_seq and header.seq > 0 and bool(self.prev) and header.prev != self.prev
@@ -165,8 +172,12 @@ class StreamFold:
             self._stream_event(event, seq, installed)
         for alias, events in record.parts.items():
             for domain_event in events:
-                if type(domain_event) is TransferCommitted and domain_event.transfer not in self.transfers:
-                    self._unknown_landing(domain_event.transfer, seq)
+                if type(domain_event) is TransferCommitted:
+                    if not self.content.under(alias, domain_event.transfer):
+                        what = f"transfer {domain_event.transfer} was committed, its start is missing"
+                        self._unknown_landing(what, seq)
+                elif type(domain_event) is TierChanged and not self._held(alias, domain_event):
+                    self._unknown_landing("copies were moved that nobody has told of", seq)
                 self.brought = self.brought or _brings(domain_event)
                 self.content.take(alias, domain_event, seq, installed, landed)
         for event in record.stream_events:
@@ -184,7 +195,7 @@ class StreamFold:
     def _stream_event(self, event: StreamEvent, seq: int, installed: int) -> None:
         match event:
             case Opened():
-                self.content.declare(event, seq)
+                self.content.declare(event, seq, installed)
                 self.opened = event
                 self.brought = self.brought or bool(event.connectors)
                 if self.status is StreamStatus.UNOPENED:
@@ -193,7 +204,7 @@ class StreamFold:
                 self.content.declare(event.opened, None)
                 self.opened = self.opened or event.opened
                 self.brought = self.brought or bool(event.opened.connectors)
-                self.snapshot = SnapshotWork(event.snapshot, seq, inspected=event.source == "pool")
+                self.snapshot = SnapshotWork(event.snapshot, seq, installed, inspected=event.source == "pool")
             case EngineLoss():
                 for holder in self.holders.values():
                     self.content.doubt(holder)
@@ -204,7 +215,7 @@ class StreamFold:
                     if name in event.holders:
                         self.tables.empty_holder(name)
                         holder.inventory, holder.orphans, holder.unassigned = Inventory.EMPTY, 0, 0
-                        holder.base_seq, holder.from_opened = seq, False
+                        holder.base_seq, holder.base_installed, holder.from_opened = seq, installed, False
                         holder.cleared_seq, holder.cleared_installed = seq, installed
                         holder.lost = False
                     elif event.unknown_scope:
@@ -225,14 +236,24 @@ class StreamFold:
                     for name, holder in self.holders.items():
                         if holder.durable_id is None:
                             self.tables.empty_holder(name)
-            case UnknownEvents() | SnapshotRange() | SnapshotEnd():
+            case UnknownEvents():
+                self.unread += event.count
+            case SnapshotRange() | SnapshotEnd():
                 return
             case _:
                 assert_never(event)
 
-    def _unknown_landing(self, transfer: str, seq: int) -> None:
-        """Something landed whose start was lost: no holder's content is exact any more."""
-        self.faults.append(Fault("gap", seq, f"transfer {transfer} was committed, its start is missing"))
+    def _held(self, alias: bytes, event: TierChanged) -> bool:
+        """Whether all that is moved is known to lie where it comes from."""
+        table = self.tables.places.get(Place(event.from_holder, event.group, alias), {})
+        return all(block in table for block in event.ids)
+
+    def _unknown_landing(self, what: str, seq: int) -> None:
+        """Something landed that nobody has told of before: no holder's content is exact any more, and a snapshot under
+        way may have listed already where it lies now."""
+        self.faults.append(Fault("gap", seq, what))
+        if self.snapshot is not None:
+            self.snapshot.broken = True
         for holder in self.holders.values():
             holder.lose_base()
 
@@ -272,7 +293,7 @@ class StreamFold:
         holder.lost = holder.lost and entry.inventory is Inventory.PARTIAL
         holder.lose_base()
         if entry.inventory is not Inventory.PARTIAL and not work.broken:
-            holder.base_seq = work.begin_seq
+            holder.base_seq, holder.base_installed = work.begin_seq, work.begin_installed
             if self.torn:
                 self.content.end_transfers(entry.holder, work.begin_seq, work.pending)
 
@@ -280,7 +301,8 @@ class StreamFold:
         place = Place(event.holder, event.group, alias)
         holder = self.holders.get(event.holder)
         exact = holder is not None and holder.base_seq is not None
-        self.stated[place] = seq
+        if exact:
+            self.stated[place] = seq
         self.stated_derived = self.stated_derived or event.source == "derived"
         stated, held = (event.count, event.checksum), self.tables.inventory(place)
         if stated == held and exact:

@@ -1,13 +1,14 @@
-"""Conditions on what each holder holds: P3, P4, P5, P7 and P8, each from evidence to reasons. Pure."""
+"""Conditions on what each holder holds: P3, P4, P5 and P7, each from evidence to reasons. Pure."""
 
 from __future__ import annotations
 
 from auditor.case import AckRead, Age, Base, Late, StreamCase
-from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, Owing, base_seq, foreign_durable, last_acks
+from auditor.condition import SHOWN_IDS, SHOWN_RECORDS, Findings, base_seq, foreign_durable, last_acks
 from auditor.evidence import Evidence
 from auditor.finding import Counterexample
 from auditor.fold import Divergence
 from auditor.lineage import Covered
+from auditor.owing import Owing
 from events.ids import Inventory, StreamKey, VerdictReason
 
 
@@ -23,17 +24,31 @@ def p3_contiguous(evidence: Evidence, one: Owing, found: Findings) -> None:
             found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, f"record {fault.seq}: {fault.detail}")
         elif fault.kind == "equivocation":
             found.add("P3", VerdictReason.EQUIVOCATION, one.subject, f"record {fault.seq}: {fault.detail}")
+    epochs = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
+    unread = sum(told.fold.unread for told in (*epochs, case))
+    if unread:
+        things = "1 thing" if unread == 1 else f"{unread} things"
+        found.assumptions.append(
+            f"{one.subject}: {things} that its engine told its hook could not read or place, none of it a copy in scope"
+        )
     opened = case.fold.opened
     if opened is not None and opened.engine_life != one.epoch.body.engine_life:
         detail = "record 0 names another engine life than the registration"
         found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, detail)
+    if any(earlier.body.partition != one.epoch.body.partition for earlier in one.earlier):
+        detail = "earlier epochs of this engine life lie in other partitions: what came first can't be told"
+        found.add("P3", VerdictReason.CHAIN_BREAK, one.subject, detail)
     for _, ack, _ in last_acks(evidence, one):
+        if case.fold.overtaken > ack.seq:
+            detail = f"record {case.fold.overtaken} came behind one of a higher number, and wasn't looked at"
+            found.add("P3", VerdictReason.SEQ_GAP, one.subject, detail, waits=one.live)
         if not ack.bases:
             nothing = Base(None, False, Inventory.PARTIAL, None, 0, 0)
             _no_base(evidence, one, case, "(no holder declared)", nothing, ack, found)
         for name, view in case.fold.holders.items():
             later = Base(None, False, view.inventory, view.durable_id, 0, 0)
-            if ack.bases and name not in ack.bases and not foreign_durable(evidence, one, later):
+            known = name in ack.bases and view.groups <= ack.bases[name].groups
+            if ack.bases and not known and not foreign_durable(evidence, one, later):
                 detail = f"it was declared behind the ack in record {ack.seq}, which doesn't speak of it"
                 subject = f"{one.subject} {name}"
                 found.add("P3", VerdictReason.INVENTORY_INCOMPLETE, subject, detail, waits=one.live)
@@ -263,15 +278,3 @@ def _emptied_since(case: StreamCase, told: StreamCase, divergence: Divergence) -
     if holder is None or holder.cleared_seq is None:
         return False
     return case is not told or holder.cleared_seq > divergence.seq
-
-
-def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
-    """No transfer that may carry something old is under way."""
-    if one.case is None:
-        return
-    for name, domain in one.case.domains.items():
-        for transfer in evidence.open_transfers(one.case, name):
-            answers = [evidence.covers(domain, block, None) for block in transfer.ids]
-            if any(answer is not Covered.NO for answer in answers):
-                detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
-                found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from auditor.condition import Findings, Owing, owed_domains
+from auditor.condition import Findings
 from auditor.evidence import Evidence
+from auditor.owing import Owing, owed_domains
 from auditor.registry import ControlFold
 from events.ids import VerdictReason
 from events.model.control import InventoryMember, SubjectScope, TenantScope
@@ -20,7 +21,7 @@ REGISTER = (
 def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
     """Every registered holder has acked, and nobody writes who isn't registered."""
     registry, scope = evidence.registry, evidence.request.scope
-    p2_inventory(evidence, found)
+    p2_inventory(evidence, owing, found)
     for stream, offset in sorted(evidence.strangers.items()):
         found.add(
             "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
@@ -70,7 +71,7 @@ def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Fin
         found.add("P2", VerdictReason.TOPIC_COMPACTED, request, detail, cure=BOUND)
 
 
-def p2_inventory(evidence: Evidence, found: Findings) -> None:
+def p2_inventory(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
     """Whoever an outside inventory names is registered; a log that holds one wants one behind the request."""
     registry, number = evidence.registry, evidence.request.number
     if not registry.inventories:
@@ -99,8 +100,34 @@ def p2_inventory(evidence: Evidence, found: Findings) -> None:
             detail = f"{told} and not registered"
             found.add("P2", VerdictReason.MEMBERSHIP_INCOMPLETE, name, detail, cure=REGISTER)
     newest = max(behind)
+    owes = {one.epoch.life for one in owing}
+    for member in behind[newest].members:
+        if _ended_before(registry, member, newest, owes):
+            name = member.worker if member.pod is None else f"{member.worker} in pod {member.pod}"
+            detail = (
+                f"named by kv.control/{newest}, behind the end of every engine life that was registered of it"
+            )
+            found.add(
+                "P2",
+                VerdictReason.MEMBERSHIP_INCOMPLETE,
+                name,
+                detail,
+                waits=True,
+                cure=f"{REGISTER}; or {STATE}",
+            )
     members, source = len(behind[newest].members), behind[newest].source
     found.assumptions.append(f"membership: inventory of {members} by {source} (kv.control/{newest})")
+
+
+def _ended_before(
+    registry: ControlFold, member: InventoryMember, named_at: int, owes: set[tuple[str, int, str]]
+) -> bool:
+    """Whether the member was seen although the end of all that ever registered as it had been attested before: what
+    runs there now has not registered."""
+    bodies = [epoch for epoch in registry.epochs.values() if epoch.body.worker == member.worker]
+    lives = [epoch for epoch in bodies if member.pod in (None, epoch.body.pod)]
+    ends = [registry.exits.get((epoch.body.worker, epoch.body.engine_life), named_at) for epoch in lives]
+    return bool(lives) and not any(one.life in owes for one in lives) and all(end < named_at for end in ends)
 
 
 def _stated_gone(registry: ControlFold, member: InventoryMember, named_at: int) -> int | None:

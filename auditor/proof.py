@@ -176,9 +176,9 @@ class Predicate(Record):
 
 
 class Statement(Record):
-    type_: Literal["https://in-toto.io/Statement/v1"] = Field(STATEMENT_TYPE, alias="_type")
+    type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: tuple[Subject, Subject]
-    predicateType: Literal["urn:kvledger:predicate:deletion-verdict:v1"] = PREDICATE_TYPE
+    predicateType: Literal["urn:kvledger:predicate:deletion-verdict:v1"]
     predicate: Predicate
 
 
@@ -203,6 +203,7 @@ def make_statement(predicate: Predicate, evidence_sha256: bytes) -> bytes:
     name = f"{predicate.log} request {predicate.verdict.request}"
     statement = Statement(
         _type=STATEMENT_TYPE,
+        predicateType=PREDICATE_TYPE,
         subject=(
             Subject(name=name, digest=Digest(sha256=predicate.request.record_sha256)),
             Subject(name="evidence", digest=Digest(sha256=evidence_sha256)),

@@ -81,6 +81,10 @@ WORD_KINDS = frozenset({"exit_attested", "holder_destroyed", "key_destroyed", "h
 """Kinds of which a proof tells what was said, and by whom."""
 
 
+Memory = tuple[str, int, str, int]
+"""(worker, rank, engine life, partition)"""
+
+
 @dataclass(frozen=True, slots=True)
 class EpochRegistered:
     """`epoch_no` is the record's offset; `record_sha256` what the stream's record 0 must name as `prev`."""
@@ -97,6 +101,11 @@ class EpochRegistered:
     def life(self) -> tuple[str, int, str]:
         """(worker, rank, engine life): whose memory the stream reports."""
         return self.body.worker, self.body.rank, self.body.engine_life
+
+    @property
+    def memory(self) -> Memory:
+        """Its life, as far as one partition tells of it: what two of them tell has no order."""
+        return *self.life, self.body.partition
 
 
 @dataclass(frozen=True, slots=True)

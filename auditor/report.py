@@ -129,9 +129,9 @@ class ReportPredicate(Record):
 
 
 class ReportStatement(Record):
-    type_: Literal["https://in-toto.io/Statement/v1"] = Field(STATEMENT_TYPE, alias="_type")
+    type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: tuple[Subject, Subject]
-    predicateType: Literal["urn:kvledger:predicate:deletion-report:v1"] = REPORT_TYPE
+    predicateType: Literal["urn:kvledger:predicate:deletion-report:v1"]
     predicate: ReportPredicate
 
 
@@ -218,6 +218,7 @@ def make_report(
     predicate = _predicate(span, registry, used, made_ms, audit_end, anchor, anchoring, stamp)
     statement = ReportStatement(
         _type=STATEMENT_TYPE,
+        predicateType=REPORT_TYPE,
         subject=(
             Subject(
                 name=f"{registry.log} kv.control {span.first} to {span.next}",

@@ -84,7 +84,8 @@ def oldest(left: int | None, right: int | None) -> int | None:
 @dataclass(slots=True)
 class HolderView:
     """What the stream says of one holder. `base_seq` is the record from which its content is exactly known
-    (`from_opened`: because it opened empty); None while it isn't."""
+    (`from_opened`: because it opened empty); None while it isn't. `base_installed` is the newest order installed
+    then."""
 
     name: str
     tier: Tier
@@ -92,6 +93,7 @@ class HolderView:
     groups: frozenset[int]
     inventory: Inventory
     base_seq: int | None = None
+    base_installed: int = -1
     from_opened: bool = False
     cleared_seq: int | None = None
     cleared_installed: int = -1

@@ -12,11 +12,13 @@ from events.model.part import SnapshotRange
 
 @dataclass(slots=True)
 class SnapshotWork:
-    """Of one name, begun in record `begin_seq`. `inspected`: from the pool itself; `broken`: something
-    was lost meanwhile that nobody can name; `pending`: transfers that it lists as under way."""
+    """Of one name, begun in record `begin_seq`, under the order `begin_installed`. `inspected`: from the pool itself;
+    `broken`: something was lost or came meanwhile that nobody can name; `pending`: transfers that it lists as under
+    way."""
 
     name: str
     begin_seq: int
+    begin_installed: int
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     broken: bool = False
     inspected: bool = False

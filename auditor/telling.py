@@ -18,7 +18,9 @@ from events.model.part import (
     SnapshotRange,
     Statement,
     TierChanged,
+    TransferAborted,
     TransferCommitted,
+    TransferRejected,
     TransferStarted,
 )
 
@@ -38,6 +40,17 @@ def without_words(record: StreamRecord) -> StreamRecord:
             for alias, events in record.parts.items()
         },
     )
+
+
+def transfers_named(event: DomainEvent) -> Iterator[str]:
+    """Names of transfers of which the event says how they stand."""
+    match event:
+        case TransferStarted() | TransferCommitted() | TransferAborted() | TransferRejected():
+            yield event.transfer
+        case SnapshotPart():
+            yield from (run.transfer for run in event.runs if run.transfer is not None)
+        case _:
+            return
 
 
 def told_of(record: StreamRecord) -> frozenset[str]:

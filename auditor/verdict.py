@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from auditor import condition, holding, membership
+from auditor import condition, holding, membership, under_way
 from auditor.anchoring import Anchoring
 from auditor.case import StreamCase
-from auditor.condition import Findings, Owing
+from auditor.condition import Findings
 from auditor.ending import SHOWN_TRANSFERS, died, transfers
 from auditor.evidence import Evidence
 from auditor.finding import Condition, HolderFound, Standing, Verdict
+from auditor.owing import Owing
 from auditor.registry import EpochRegistered
 from auditor.residency import HolderView
 from auditor.shredding import ShreddedStores
@@ -63,10 +64,10 @@ def judge(
         counterexamples=tuple(found.counterexamples),
         holders=tuple(_holders(evidence, owing, gone)),
         removed=sum(case.removed for case in evidence.streams.values()),
-        cleared=sum(case.endings.cleared for case in evidence.streams.values()),
+        cleared=sum(case.endings.in_all(evidence, "cleared") for case in evidence.streams.values()),
         died=died(evidence, gone),
-        evicted=sum(case.endings.evicted for case in evidence.streams.values()),
-        rejected=sum(case.endings.rejected for case in evidence.streams.values()),
+        evicted=sum(case.endings.in_all(evidence, "evicted") for case in evidence.streams.values()),
+        rejected=sum(case.endings.in_all(evidence, "rejected") for case in evidence.streams.values()),
         recreated=recreated,
         transfers=tuple(moved[:SHOWN_TRANSFERS]),
         transfers_in_all=len(moved),
@@ -95,12 +96,12 @@ def examine(
         if "P7" not in without:
             holding.p7_statements(evidence, one, found)
         if "P8" not in without:
-            holding.p8_transfers(evidence, one, found)
+            under_way.p8_transfers(evidence, one, found)
     recreated, nonce = 0, condition.closing_nonce(evidence, owing)
     if "P5" not in without:
         recreated = holding.p5_nothing_returned(evidence, owing, frozenset(gone), nonce, found)
     if "P6" not in without:
-        condition.p6_durable(evidence, owing, found)
+        condition.p6_durable(evidence, owing, nonce, found)
     if "P9" not in without:
         condition.p9_nonce(evidence, owing, nonce, found)
     return found, recreated, nonce
@@ -147,11 +148,14 @@ def lives(evidence: Evidence) -> tuple[list[Owing], dict[StreamKey, str]]:
     destroyed = condition.destroyed_stores(evidence)
     owing: list[Owing] = []
     gone: dict[StreamKey, str] = {}
+    every_rank: dict[tuple[str, str], list[EpochRegistered]] = {}
+    for epoch in registry.epochs.values():
+        every_rank.setdefault((epoch.body.worker, epoch.body.engine_life), []).append(epoch)
     for epochs in registry.lives().values():
         newest = epochs[-1]
         if is_canary(evidence, epochs):
             continue
-        proof = _ended(evidence, epochs)
+        proof = _ended(evidence, epochs, every_rank[newest.body.worker, newest.body.engine_life])
         if proof:
             gone.update((epoch.stream, proof) for epoch in epochs)
             continue
@@ -169,25 +173,34 @@ def is_canary(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> bool:
     return not any(case.appeared or case.fold.declarations for case in cases)
 
 
-def _ended(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> str:
+def _ended(
+    evidence: Evidence, epochs: Sequence[EpochRegistered], every_rank: Sequence[EpochRegistered]
+) -> str:
     """What proves that the life's volatile memory is gone; "" if nothing does. A life that tells of copies behind its
-    own end, looks into its pool or was registered again is not over, whoever attested it."""
+    own end, looks into its pool or was registered again is not over, whoever attested it: the attestation speaks of
+    every rank of the engine, and one that goes on denies it for all."""
     body = epochs[-1].body
-    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
-    told_under = {case.epoch.stream: max(case.told_under.values(), default=-1) for case in cases}
     attested = evidence.registry.exits.get((body.worker, body.engine_life))
-    reborn = attested is not None and epochs[-1].epoch_no > attested
-    if attested is not None and not reborn and all(under < attested for under in told_under.values()):
+    everywhere = _told_under(evidence, every_rank)
+    reborn = attested is not None and any(epoch.epoch_no > attested for epoch in every_rank)
+    if attested is not None and not reborn and all(under < attested for under in everywhere.values()):
         return f"exit attested (kv.control/{attested})"
+    told_under = _told_under(evidence, epochs)
     last = evidence.streams.get(epochs[-1].stream)
     if last is None or last.ended_seq is None or last.fold.sticky or last.disputes:
         return ""
     told_after = last.told_seq > last.ended_seq or any(
-        under > last.ended_under for stream, under in told_under.items() if stream != last.epoch.stream
+        under >= last.ended_under for stream, under in told_under.items() if stream != last.epoch.stream
     )
     if told_after or any(one.kind == "equivocation" for one in last.fold.faults):
         return ""
     return f"closed with its engine (record {last.ended_seq})"
+
+
+def _told_under(evidence: Evidence, epochs: Sequence[EpochRegistered]) -> dict[StreamKey, int]:
+    """The newest order that was installed when each of the streams told of copies; -1 for none."""
+    cases = [evidence.streams[e.stream] for e in epochs if e.stream in evidence.streams]
+    return {case.epoch.stream: max(case.told_under.values(), default=-1) for case in cases}
 
 
 def _absent(evidence: Evidence, epoch: EpochRegistered, case: StreamCase | None) -> str:

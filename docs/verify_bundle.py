@@ -546,9 +546,9 @@ ENVELOPE = record(
 )
 SUBJECT = record(name=text(0, 1 << 30), digest=record(sha256=HASH))
 STATEMENT = record(
-    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    _type=one_of("https://in-toto.io/Statement/v1"),
     subject=several(SUBJECT, 2, 2),
-    predicateType=Field(one_of("urn:kvledger:predicate:deletion-verdict:v1")),
+    predicateType=one_of("urn:kvledger:predicate:deletion-verdict:v1"),
     predicate=record(
         version=Field(one_of(1), 1),
         log=text(0, 1 << 30),
@@ -637,7 +637,7 @@ REPORT_LINES: dict[str, tuple[Shape, ...]] = {
 }
 REPORT_TYPE = "urn:kvledger:predicate:deletion-report:v1"
 REPORT_STATEMENT = record(
-    _type=Field(one_of("https://in-toto.io/Statement/v1")),
+    _type=one_of("https://in-toto.io/Statement/v1"),
     subject=several(SUBJECT, 2, 2),
     predicateType=one_of(REPORT_TYPE),
     predicate=record(
@@ -926,7 +926,8 @@ class Control:
         if body["partition"] < self.partitions:
             life = (body["worker"], body["rank"], body["engine_life"])
             self.epochs[stream] = {
-                "stream": stream, "no": offset, "life": life, "key": body["public_key"],
+                "stream": stream, "no": offset, "life": life, "memory": (*life, body["partition"]),
+                "key": body["public_key"],
                 "partition": body["partition"], "sha256": digest, "body": body,
             }  # fmt: skip
         return stream in self.epochs
@@ -976,10 +977,20 @@ class Holder:
         self.groups = {group["index"] for group in declared["groups"]}
         self.inventory: str = declared["inventory"]
         self.base: int | None = None
+        self.base_under = -1
         self.born_empty = False
         self.cleared: tuple[int, int] | None = None
         self.orphans = self.unassigned = 0
         self.lost = False
+
+
+KEPT = ("inventory", "base", "base_under", "born_empty", "cleared", "orphans", "unassigned", "lost")
+"""What is known of a holder and stays so when it is declared again."""
+
+
+def believed(admitted: int | None, installed: int) -> int | None:
+    """A claim; one above what its writer has installed is none."""
+    return admitted if admitted is not None and admitted <= installed else None
 
 
 ELSEWHERE = ("transfer", "onload", "restore")
@@ -1002,7 +1013,8 @@ class Stream:
         self.held: dict[Place, dict[bytes, Copy]] = defaultdict(dict)
         self.shadow: dict[Place, dict[bytes, int | None]] = defaultdict(dict)
         self.unverified: dict[Place, set[bytes]] = defaultdict(set)
-        self.moving: dict[str, tuple[Place, int | None, int, tuple[bytes, ...]]] = {}
+        self.moving: dict[tuple[str, Place], tuple[Place, int | None, int, tuple[bytes, ...]]] = {}
+        self.overtaken = -1
         self.snapshot: Json | None = None
         self.faults: list[tuple[str, int]] = []
         self.diverged: list[tuple[int, Place]] = []
@@ -1019,6 +1031,8 @@ class Stream:
         if seq < self.next:
             if seq in self.seen and self.seen[seq] != digest:
                 self.fault("equivocation", seq, "quarantined", sticky=True)
+            elif seq not in self.seen:
+                self.overtaken = max(self.overtaken, seq)
             return None
         hole = seq > self.next
         snapped = not hole and seq > 0 and self.prev != b"" and head["prev"] != self.prev
@@ -1142,12 +1156,21 @@ class Stream:
             self.tell(event, seq, installed)
         for alias, events in parts.items():
             for event in events:
-                if event["type"] == "transfer_committed" and event["transfer"] not in self.moving:
+                kind, strange = event["type"], False
+                if kind == "transfer_committed":
+                    strange = not self.under(alias, event["transfer"])
+                elif kind == "tier_changed":
+                    there = self.held.get((event["from_holder"], event["group"], alias), {})
+                    strange = any(block not in there for block in event["ids"])
+                if strange:
                     self.faults.append(("gap", seq))
+                    self.spoil_snapshot()
                     self.lose_bases()
-                runs = event["runs"] if event["type"] == "snapshot_part" else [event]
-                started = event["type"] == "transfer_started"
-                self.brought |= started or any(run.get("lineage") in ELSEWHERE for run in runs)
+                runs = event["runs"] if kind == "snapshot_part" else [event]
+                self.brought |= any(run.get("lineage") in ELSEWHERE for run in runs)
+                self.brought |= kind == "transfer_started"
+                if kind == "snapshot_part":
+                    self.brought |= any(run["transfer"] is not None for run in runs)
                 self.change(alias, event, seq, installed, landed)
         for event in told:
             if event["type"] == "snapshot_range" and event["holder"] in self.holders:
@@ -1164,18 +1187,18 @@ class Stream:
     def tell(self, event: Json, seq: int, installed: int) -> None:
         kind = event["type"]
         if kind == "opened":
-            self.declare(event, seq)
+            self.declare(event, seq, installed)
             self.opened = event
             self.brought |= bool(event["connectors"])
             if self.status == "unopened":
                 self.status = "live"
         elif kind == "snapshot_begin":
-            self.declare(event["opened"], None)
+            self.declare(event["opened"], None, installed)
             self.opened = self.opened or event["opened"]
             self.brought |= bool(event["opened"]["connectors"])
             self.snapshot = {
-                "name": event["snapshot"], "begin": seq, "ranges": defaultdict(list), "broken": False,
-                "pool": event["source"] == "pool", "pending": set(),
+                "name": event["snapshot"], "begin": seq, "under": installed, "ranges": defaultdict(list),
+                "broken": False, "pool": event["source"] == "pool", "pending": set(),
             }  # fmt: skip
         elif kind == "engine_loss":
             for name, holder in self.holders.items():
@@ -1187,7 +1210,7 @@ class Stream:
                     self.empty(name)
                     holder.inventory, holder.orphans, holder.unassigned = "empty", 0, 0
                     holder.base, holder.born_empty, holder.lost = seq, False, False
-                    holder.cleared = (seq, installed)
+                    holder.cleared, holder.base_under = (seq, installed), installed
                 elif event["unknown_scope"]:
                     self.doubt(name, holder)
             if event["unknown_scope"]:
@@ -1206,14 +1229,16 @@ class Stream:
                 if event["engine_ended"] and holder.durable is None:
                     self.empty(name)
 
-    def declare(self, opened: Json, seq: int | None) -> None:
+    def declare(self, opened: Json, seq: int | None, installed: int) -> None:
         for declared in opened["holders"]:
             made, known = Holder(declared), self.holders.get(declared["name"])
             if known is not None:
-                for name in ("inventory", "base", "born_empty", "cleared", "orphans", "unassigned", "lost"):
+                for name in KEPT:
                     setattr(made, name, getattr(known, name))
+                if made.groups - known.groups:
+                    made.base, made.born_empty = None, False
             elif seq is not None and made.inventory == "empty":
-                made.base, made.born_empty = seq, True
+                made.base, made.base_under, made.born_empty = seq, installed, True
             self.holders[declared["name"]] = made
 
     def volatile(self) -> set[str]:
@@ -1236,6 +1261,10 @@ class Stream:
                 if place[0] == name:
                     tables[place].clear()
 
+    def under(self, alias: bytes, name: str) -> list[tuple[str, Place]]:
+        """What is on its way in one domain under a name."""
+        return [one for one in self.moving if one[0] == name and one[1][2] == alias]
+
     def known_place(self, place: Place, profile: int | None = None) -> bool:
         holder = self.holders.get(place[0])
         fits = holder is not None and place[1] in holder.groups
@@ -1254,37 +1283,43 @@ class Stream:
                 gone = [b for b, copy in self.held[where].items() if copy.number == event["profile"]]
                 self.drop(where, gone)
         elif kind in ("block_stored", "transfer_started"):
-            if not self.known_place(place, event["profile"]):
-                return
+            since = believed(event["admitted_after"], installed)
             moves = kind == "transfer_started"
+            if not self.known_place(place, event["profile"]):
+                if not moves:
+                    landed.append({"by": kind, "place": place, "ids": event["ids"], "age": since})
+                return
             if moves:
-                self.moving[event["transfer"]] = (place, event["admitted_after"], seq, event["ids"])
+                _, age, first, ids = self.moving.get((event["transfer"], place), (place, since, seq, ()))
+                ids = tuple(dict.fromkeys((*ids, *event["ids"])))
+                self.moving[event["transfer"], place] = (place, older(age, since), first, ids)
             for block in event["ids"]:
                 copy = Copy(
                     profile=self.profile(alias, event["profile"]),
                     number=event["profile"],
                     state="pending" if moves else "committed",
                     lineage="transfer" if moves else event["lineage"],
-                    age=event["admitted_after"],
+                    age=since,
                     seq=seq,
                     installed=installed,
                     transfer=event["transfer"] if moves else None,
                 )
                 copy.doubted = self.too_young(place, block, copy)
                 self.put(place, block, copy)
-            landed.append({"by": kind, "place": place, "ids": event["ids"], "age": event["admitted_after"]})
+            landed.append({"by": kind, "place": place, "ids": event["ids"], "age": since})
         elif kind == "transfer_committed":
-            if event["transfer"] in self.moving:
-                where, age, _, ids = self.moving.pop(event["transfer"])
-                mine = self.pending(where, event["transfer"])
-                state = "committed" if sha(b"".join(sorted(mine))) == event["digest"] else "uncertain"
-                for block in mine:
+            over = [self.moving.pop(one) for one in self.under(alias, event["transfer"])]
+            arrived = {one[0]: self.pending(one[0], event["transfer"]) for one in over}
+            every = sorted(block for mine in arrived.values() for block in mine)
+            state = "committed" if sha(b"".join(every)) == event["digest"] else "uncertain"
+            for where, age, _, ids in over:
+                for block in arrived[where]:
                     self.held[where][block].state = state
                 landed.append({"by": kind, "place": where, "ids": ids, "age": age})
         elif kind in ("transfer_aborted", "transfer_rejected"):
-            if event["transfer"] in self.moving:
-                where = self.moving.pop(event["transfer"])[0]
-                self.drop(where, self.pending(where, event["transfer"]))
+            for one in self.under(alias, event["transfer"]):
+                del self.moving[one]
+                self.drop(one[1], self.pending(one[1], event["transfer"]))
         elif kind == "block_evicted":
             if not event["certain"]:
                 for block in event["ids"]:
@@ -1292,12 +1327,12 @@ class Stream:
                         self.held[place][block].state = "uncertain"
                 return
             found = [self.held.get(place, {}).get(block) for block in event["ids"]]
-            over = {copy.transfer for copy in found if copy is not None and copy.state == "pending"}
+            expired = {copy.transfer for copy in found if copy is not None and copy.state == "pending"}
             self.drop(place, event["ids"])
             if event["reason"] == "expired":
-                for name in [name for name, one in self.moving.items() if one[0] == place and name in over]:
+                for name in [one[0] for one in self.moving if one[1] == place and one[0] in expired]:
                     if not self.pending(place, name):
-                        del self.moving[name]
+                        del self.moving[name, place]
         elif kind == "block_invalidated":
             self.drop(place, event["ids"])
             holder = self.holders.get(place[0])
@@ -1308,6 +1343,14 @@ class Stream:
             target: Place = (event["to_holder"], event["group"], alias)
             if self.known_place(source) and self.known_place(target):
                 have = self.held.get(source, {})
+                if self.holders[source[0]].durable is not None:
+                    out: dict[int | None, list[bytes]] = {}
+                    for block in [block for block in event["ids"] if block in have]:
+                        out.setdefault(None if have[block].doubted else have[block].age, []).append(block)
+                    landed += [
+                        {"by": kind, "place": target, "ids": tuple(ids), "age": age}
+                        for age, ids in out.items()
+                    ]
                 moved = {block: have[block] for block in event["ids"] if block in have}
                 self.drop(source, moved)
                 for block, copy in moved.items():
@@ -1369,17 +1412,21 @@ class Stream:
         for alias, events in parts.items():
             place: Place = (name, group, alias)
             for run in (run for event in events if event["type"] == "snapshot_part" for run in event["runs"]):
+                inside = [block for block in run["ids"] if low <= block <= high]
+                since = believed(run["admitted_after"], installed)
                 if (alias, run["profile"]) not in self.declared:
                     self.snapshot = None
+                    if run["state"] != "pending":
+                        lies = {"by": "snapshot_part", "place": place, "ids": tuple(inside), "age": since}
+                        landed.append(lies)
                     continue
-                inside = [block for block in run["ids"] if low <= block <= high]
                 for block in inside:
                     listed[alias, block] = Copy(
                         profile=self.profile(alias, run["profile"]),
                         number=run["profile"],
                         state=run["state"],
                         lineage=run["lineage"],
-                        age=run["admitted_after"],
+                        age=since,
                         seq=seq,
                         installed=installed,
                         transfer=run["transfer"],
@@ -1390,12 +1437,12 @@ class Stream:
                             "by": "snapshot_part",
                             "place": place,
                             "ids": tuple(inside),
-                            "age": run["admitted_after"],
+                            "age": since,
                         }
                     )
                 elif run["transfer"] is not None:
                     pending.add(run["transfer"])
-                    self.moving.setdefault(run["transfer"], (place, run["admitted_after"], seq, run["ids"]))
+                    self.moving.setdefault((run["transfer"], place), (place, since, seq, run["ids"]))
         holder = self.holders[name]
         unwatched = self.torn or holder.inventory == "partial"
         unseen = holder.lost and not (self.snapshot is not None and self.snapshot["pool"])
@@ -1447,13 +1494,14 @@ class Stream:
             partial = entry["inventory"] == "partial"
             found.inventory, found.lost = entry["inventory"], found.lost and partial
             found.base, found.born_empty = (None if partial or work["broken"] else work["begin"]), False
+            found.base_under = work["under"]
             if self.torn and found.base is not None:
                 self.moving = {
                     transfer: moving
                     for transfer, moving in self.moving.items()
                     if moving[0][0] != entry["holder"]
                     or moving[2] >= work["begin"]
-                    or transfer in work["pending"]
+                    or transfer[0] in work["pending"]
                 }
         self.torn = False
         if not self.sticky and self.status != "closed":
@@ -1461,10 +1509,11 @@ class Stream:
 
     def compare(self, alias: bytes, event: Json, seq: int) -> None:
         place: Place = (event["holder"], event["group"], alias)
-        self.stated.add(place)
         self.derived = self.derived or event["source"] == "derived"
         holder = self.holders.get(event["holder"])
         exact = holder is not None and holder.base is not None
+        if exact:
+            self.stated.add(place)
         count, total = self.sum_of(place)
         if (event["count"], event["checksum"]) == (count, total.to_bytes(16, "big")):
             if exact and place in self.unverified:
@@ -1490,6 +1539,8 @@ class Case:
         self.epoch, self.names, self.stream = epoch, names, Stream(epoch)
         self.acks: dict[str, Json] = {}
         self.first: dict[str, Json] = {}
+        self.standing_from: dict[str, int] = {}
+        self.withdrew: set[str] = set()
         self.refused: dict[str, Json] = {}
         self.late: list[Json] = []
         self.barriers: dict[str, int] = {}
@@ -1499,23 +1550,27 @@ class Case:
         self.other_control = False
         self.closed_at: int | None = None
         self.ended_at: int | None = None
-        self.ended_under = self.opened_under = self.said_at = -1
+        self.ended_under = self.opened_under = self.said_at = self.reached = -1
         self.said_under: dict[str, int] = defaultdict(lambda: -1)
         self.chained_from = 0
         self.vouched: list[tuple[int, int]] = []
+        self.links: list[tuple[str, bytes, bytes]] = []
+        self.named_moves: set[tuple[str, str]] = set()
         self.recreated = self.removed = 0
-        self.ended = dict.fromkeys(ENDS, 0)
+        self.ended: dict[str, list[Ended]] = {how: [] for how in ENDS}
         self.transfers: list[tuple[Any, ...]] = []
 
-    def say(self, holder: str, seq: int, installed: int) -> None:
+    def say(self, holder: str, seq: int) -> None:
         """A record says that the holder ("": one of them) has something in it."""
         self.said_at = seq
-        self.said_under[holder] = max(self.said_under[holder], installed)
+        self.said_under[holder] = self.reached
 
 
 WORDS = ("closed", "snapshot_end", "statement", "ack", "refused")
 """What counts under the epoch's signature only."""
 ENDS = ("cleared", "evicted", "rejected", "closed")
+Ended = tuple[str, bytes, str | None]
+"""Domain, block, profile."""
 
 
 class Trial:
@@ -1536,12 +1591,12 @@ class Trial:
         self.domains = {d for d in set(control.domains) | set(alias_keys) if self.reaches(d)}
         self.owed = sorted(self.domains & set(alias_keys))
         self.cases: dict[tuple[str, int, str], Case] = {}
-        self.of_life: dict[tuple[str, int, str], list[Case]] = defaultdict(list)
+        self.of_life: dict[tuple[str, int, str, int], list[Case]] = defaultdict(list)
         self.strangers: set[tuple[str, int, str]] = set()
         self.parents: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.torn: dict[str, set[bytes]] = defaultdict(set)
         self.answers: dict[str, dict[bytes, bool | None]] = defaultdict(dict)
-        self.discharged: dict[tuple[tuple[str, int, str], str], int] = {}
+        self.discharged: dict[tuple[tuple[str, int, str, int], str], int] = {}
         self.put_in: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         self.shredded: dict[str, str] = {}
         self.gone: list[str] = []
@@ -1642,7 +1697,7 @@ class Trial:
             return known
         made = Case(epoch, self.names(epoch["stream"][0], epoch["stream"][1], epoch["no"]))
         mine = {domain: alias for alias, domain in made.names.items()}
-        for other in self.of_life[epoch["life"]]:
+        for other in self.of_life[epoch["memory"]]:
             if other.epoch["no"] > epoch["no"]:
                 continue
             for (holder, group, alias), copies in other.stream.held.items():
@@ -1655,7 +1710,7 @@ class Trial:
                 if here is not None:
                     made.stream.unverified[holder, group, here] |= ids
         self.cases[epoch["stream"]] = made
-        self.of_life[epoch["life"]].append(made)
+        self.of_life[epoch["memory"]].append(made)
         return made
 
     def apply(
@@ -1682,20 +1737,26 @@ class Trial:
             case.disputes.append("chain_break")
         if again:
             return
-        case.chained_from = case.chained_from if chained else seq
+        case.reached = max(case.reached, installed)
+        if not chained:
+            case.chained_from = seq
+            case.links.clear()
         if signed:
             case.vouched.append((case.chained_from, seq))
         if not signed and (signature is not None or seq == 0 or spoken):
             case.disputes.append("signature_invalid")
+        for event in told:
+            if event["type"] == "snapshot_begin" and event["opened"]["engine_life"] != case.epoch["life"][2]:
+                case.disputes.append("chain_break")
         if landed is None:
             return
         if stream.brought:
-            for other in self.of_life[case.epoch["life"]]:
+            for other in self.of_life[case.epoch["memory"]]:
                 other.barriers.clear()
         if any(event["type"] == "snapshot_begin" and event["source"] == "pool" for event in told):
-            case.say("", seq, installed)
-        for how, count in ended.items():
-            case.ended[how] += count
+            case.say("", seq)
+        for how, copies in ended.items():
+            case.ended[how] += copies
         case.transfers += transfers
         if seq == 0:
             case.opened_under = installed
@@ -1706,10 +1767,17 @@ class Trial:
                 self.learn(case, alias, domain, event, seq)
                 holder = said_of(event, listed)
                 if holder is not None:
-                    case.say(holder, seq, installed)
+                    case.say(holder, seq)
+        if signed:
+            for domain, block, parent in case.links:
+                if self.parents[domain].get(block) != parent:
+                    self.answers[domain].clear()
+                if self.parents[domain].setdefault(block, parent) != parent:
+                    self.torn[domain].add(block)
+            case.links.clear()
         for one in landed:
             if one["by"] == "transfer_committed":
-                case.say(one["place"][0], seq, installed)
+                case.say(one["place"][0], seq)
             self.came(case, one, seq, offset, installed)
         self.stored(case, installed, landed, told, parts)
         if stream.engine_ended and case.ended_at is None:
@@ -1724,6 +1792,8 @@ class Trial:
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
+                    case.standing_from.pop(domain, None)
+                    case.withdrew.add(domain)
 
     def domain(self, case: Case, alias: bytes) -> str:
         if alias in case.names:
@@ -1742,17 +1812,18 @@ class Trial:
         elif kind == "block_invalidated" and event["request"] == self.no:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
-            for block, parent in links:
-                if self.parents[domain].get(block) != parent:
-                    self.answers[domain].clear()
-                if self.parents[domain].setdefault(block, parent) != parent:
-                    self.torn[domain].add(block)
+            case.links += [(domain, block, parent) for block, parent in links]
+        if len(self.of_life[case.epoch["memory"]]) > 1:
+            names = [run["transfer"] for run in event["runs"]] if kind == "snapshot_part" else []
+            names += [event["transfer"]] if kind.startswith("transfer_") else []
+            case.named_moves |= {(domain, name) for name in names if name is not None}
 
     def ending(
         self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
-    ) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
-        """What a record is about to end: copies that may be in scope and aren't fresh, each once, and transfers."""
-        ended, transfers = dict.fromkeys(ENDS, 0), []
+    ) -> tuple[dict[str, list[Ended]], list[tuple[Any, ...]]]:
+        """What a record is about to end: copies that aren't fresh, each once, and transfers. Whether they are in scope
+        is asked when all is read."""
+        ended, transfers = {how: [] for how in ENDS}, []
         over: set[tuple[Place, bytes]] = set()
         for event in told:
             if event["type"] == "cleared":
@@ -1765,40 +1836,36 @@ class Trial:
                     place: Place = (event["holder"], event["group"], alias)
                     ended["evicted"] += self.fall_of(case, place, event["ids"], over)
                 elif event["type"] in ("transfer_committed", "transfer_aborted", "transfer_rejected"):
-                    if event["transfer"] not in case.stream.moving:
-                        continue
-                    where, age, since, ids = case.stream.moving[event["transfer"]]
                     how = event["type"].removeprefix("transfer_")
-                    if how == "rejected":
-                        pending = case.stream.pending(where, event["transfer"])
-                        ended["rejected"] += self.fall_of(case, where, pending, over)
-                    if self.carries_old(case, where, age, since, ids):
-                        transfers.append((event["transfer"], where[0], len(ids), how, seq))
+                    for move in case.stream.under(alias, event["transfer"]):
+                        where, age, since, ids = case.stream.moving[move]
+                        if how == "rejected":
+                            pending = case.stream.pending(where, event["transfer"])
+                            ended["rejected"] += self.fall_of(case, where, pending, over)
+                        if self.age(case, where[0], age, since) != "fresh":
+                            told_of = (event["transfer"], where[0], len(ids), how, seq)
+                            transfers.append((told_of, case.names.get(where[2], where[2].hex()), ids))
         return ended, transfers
 
-    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> int:
-        return sum(
-            self.fall_of(case, place, copies, over)
-            for place, copies in case.stream.held.items()
-            if place[0] in holders
-        )
+    def fall(self, case: Case, holders: set[str], over: set[tuple[Place, bytes]]) -> list[Ended]:
+        places = [place for place in case.stream.held if place[0] in holders]
+        return [one for place in places for one in self.fall_of(case, place, case.stream.held[place], over)]
 
-    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> int:
-        copies, count = case.stream.held.get(place, {}), 0
+    def fall_of(self, case: Case, place: Place, blocks: Any, over: set[tuple[Place, bytes]]) -> list[Ended]:
+        copies, found = case.stream.held.get(place, {}), list[Ended]()
         for block in blocks:
             if block not in copies or (place, block) in over:
                 continue
             copy = copies[block]
-            inside = self.covers(case.names.get(place[2], place[2].hex()), block, copy.profile)
-            if inside is not False and self.copy_age(case, place[0], copy) != "fresh":
+            if self.copy_age(case, place[0], copy) != "fresh":
                 over.add((place, block))
-                count += 1
-        return count
+                found.append((case.names.get(place[2], place[2].hex()), block, copy.profile))
+        return found
 
-    def carries_old(self, case: Case, place: Place, age: int | None, since: int, ids: Any) -> bool:
-        if self.age(case, place[0], age, since) == "fresh":
-            return False
-        domain = case.names.get(place[2], place[2].hex())
+    def count(self, ended: list[Ended]) -> int:
+        return sum(self.covers(*one) is not False for one in ended)
+
+    def carries(self, domain: str, ids: Any) -> bool:
         return any(self.covers(domain, block, None) is not False for block in ids)
 
     def died(self, gone: dict[tuple[str, int, str], str]) -> int:
@@ -1809,9 +1876,9 @@ class Trial:
         for (worker, _, life), epochs in lives.items():
             cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
             if epochs[-1]["stream"] in gone and cases:
-                total += cases[-1].ended["closed"]
+                total += self.count(cases[-1].ended["closed"])
                 if self.control.exits.get((worker, life), -1) > self.no:
-                    total += self.fall(cases[-1], cases[-1].stream.volatile(), set())
+                    total += self.count(self.fall(cases[-1], cases[-1].stream.volatile(), set()))
         return total
 
     def moved(self) -> list[tuple[Any, ...]]:
@@ -1819,16 +1886,18 @@ class Trial:
         for case in sorted(self.cases.values(), key=lambda one: int(one.epoch["no"])):
             open_ = [
                 (name, place[0], len(ids), "open", since)
-                for name, (place, age, since, ids) in case.stream.moving.items()
-                if self.carries_old(case, place, age, since, ids)
+                for (name, _), (place, age, since, ids) in case.stream.moving.items()
+                if self.age(case, place[0], age, since) != "fresh"
+                and self.carries(case.names.get(place[2], place[2].hex()), ids)
             ]
-            found += [(*case.epoch["stream"], *one) for one in (*case.transfers, *open_)]
+            over = [told for told, domain, ids in case.transfers if self.carries(domain, ids)]
+            found += [(*case.epoch["stream"], *one) for one in (*over, *open_)]
         return found
 
     def came(self, case: Case, one: Json, seq: int, offset: int, installed: int) -> None:
         place: Place = one["place"]
         domain = self.domain(case, place[2])
-        since = self.discharged.get((case.epoch["life"], domain))
+        since = self.discharged.get((case.epoch["memory"], domain))
         if not one["ids"]:
             return
         outlived = since is None or since > case.epoch["no"]
@@ -1838,7 +1907,7 @@ class Trial:
             return
         copy = case.stream.held.get(place, {}).get(one["ids"][0])
         age = self.age(case, place[0], one["age"], seq)
-        if age == "fresh" and one["by"] in ("snapshot_part", "transfer_started"):
+        if age == "fresh" and one["by"] in ("snapshot_part", "transfer_started", "tier_changed"):
             return
         if age == "fresh" and self.all_of(domain):
             case.recreated += len(one["ids"])
@@ -1881,7 +1950,9 @@ class Trial:
             if holder is not None and holder.durable is not None:
                 known = self.put_in[holder.durable, domain]
                 known[:] = (
-                    [min(installed, *known), max(installed, *known)] if known else [installed, installed]
+                    [min(installed, *known), max(case.reached, *known)]
+                    if known
+                    else [installed, case.reached]
                 )
 
     def rings_without_key(self, durable: str) -> str:
@@ -1959,7 +2030,8 @@ class Trial:
             "held": [(place[0], *stream.sum_of(place)) for place in stream.held if place[2] == alias],
             "bases": {
                 name: (
-                    one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned, one.groups
+                    one.base, one.born_empty, one.inventory, one.durable, one.orphans, one.unassigned,
+                    one.groups, one.base_under,
                 )
                 for name, one in stream.holders.items()
             },
@@ -1969,13 +2041,17 @@ class Trial:
         case.late = [one for one in case.late if one["domain"] != domain or one["is"] != "unknown"]
         if standing["old_left"] == 0:
             case.first.setdefault(domain, found)
-            self.discharged.setdefault((case.epoch["life"], domain), case.epoch["no"])
+            case.standing_from.setdefault(domain, installed)
+            self.discharged.setdefault((case.epoch["memory"], domain), case.epoch["no"])
+        else:
+            case.standing_from.pop(domain, None)
+            case.withdrew.add(domain)
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
         if stream.opened is None or len(stream.holders) != 1:
             return
-        for one in self.of_life[case.epoch["life"]]:
+        for one in self.of_life[case.epoch["memory"]]:
             if one.stream.brought or one.stream.holders.keys() - stream.holders.keys():
                 return
         ((name, holder),) = stream.holders.items()
@@ -1983,8 +2059,18 @@ class Trial:
             return
         if holder.cleared is not None and holder.cleared[1] >= self.no:
             case.barriers[name] = holder.cleared[0]
-        elif holder.born_empty and case.opened_under >= self.no:
+        elif holder.born_empty and case.opened_under >= self.no and not self.heard_before(case.epoch):
             case.barriers[name] = 0
+
+    def may_have_told(self, epoch: Json) -> bool:
+        """It has told something, or may have where the log was cut."""
+        return epoch["stream"] in self.cases or self.starts.get(epoch["partition"], 0) > 0
+
+    def heard_before(self, epoch: Json) -> bool:
+        return any(
+            one["life"] == epoch["life"] and one["no"] < epoch["no"] and self.may_have_told(one)
+            for one in self.control.epochs.values()
+        )
 
     # judging
 
@@ -2028,7 +2114,8 @@ class Trial:
             cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
             if epochs[-1]["life"][0] == CANARY and not any(c.appeared or c.stream.declared for c in cases):
                 continue
-            proof = self.ended(epochs, cases)
+            ranks = [e for e in self.control.epochs.values() if e["life"][::2] == epochs[-1]["life"][::2]]
+            proof = self.ended(epochs, cases, ranks)
             if proof:
                 gone |= {epoch["stream"]: proof for epoch in epochs}
                 continue
@@ -2039,18 +2126,19 @@ class Trial:
             )
         return owing, gone
 
-    def ended(self, epochs: list[Json], cases: list[Case]) -> str:
+    def ended(self, epochs: list[Json], cases: list[Case], ranks: list[Json]) -> str:
         worker, _, life = epochs[-1]["life"]
         said = {case.epoch["stream"]: max(case.said_under.values(), default=-1) for case in cases}
         attested = self.control.exits.get((worker, life))
-        reborn = attested is not None and epochs[-1]["no"] > attested
-        if attested is not None and not reborn and all(under < attested for under in said.values()):
-            return f"exit attested (kv.control/{attested})"
+        if attested is not None and all(epoch["no"] < attested for epoch in ranks):
+            heard = [self.cases[e["stream"]] for e in ranks if e["stream"] in self.cases]
+            if all(under < attested for case in heard for under in case.said_under.values()):
+                return f"exit attested (kv.control/{attested})"
         last = self.cases.get(epochs[-1]["stream"])
         if last is None or last.ended_at is None or last.stream.sticky or last.disputes:
             return ""
         others = [under for stream, under in said.items() if stream != last.epoch["stream"]]
-        after = last.said_at > last.ended_at or max(others, default=-1) > last.ended_under
+        after = last.said_at > last.ended_at or max(others, default=-1) >= last.ended_under
         twice = any(kind == "equivocation" for kind, _ in last.stream.faults)
         return "" if after or twice else f"closed with its engine (record {last.ended_at})"
 
@@ -2075,7 +2163,7 @@ class Trial:
                 self.p8(one)
         nonce = self.p9(owing)
         recreated = self.p5(owing, set(gone), nonce)
-        self.p6(owing)
+        self.p6(owing, nonce)
         answered = self.all_acked(owing)
         waits = any(reason[3] for reason in self.reasons)
         kind = "PENDING" if waits else "UNPROVABLE" if self.reasons else "PROVEN"
@@ -2086,7 +2174,7 @@ class Trial:
             "counter": sorted(self.counter, key=repr),
             "recreated": recreated,
             "removed": sum(case.removed for case in self.cases.values()),
-            **{how: sum(case.ended[how] for case in self.cases.values()) for how in ENDS[:3]},
+            **{how: sum(self.count(case.ended[how]) for case in self.cases.values()) for how in ENDS[:3]},
             "died": self.died(gone),
             "transfers": self.moved(),
             "nonce": nonce,
@@ -2155,7 +2243,7 @@ class Trial:
                     self.add("P2", "retention_truncated", f"request {self.no}")
                 if self.missing:
                     self.add("P2", "topic_compacted", f"request {self.no}")
-        self.membership_told = self.inventory()
+        self.membership_told = self.inventory({one["epoch"]["life"] for one in owing})
         for domain in self.domains - set(self.keys):
             self.add("P2", "scope_undecidable", domain)
         if self.scope["type"] == "tenant":
@@ -2169,7 +2257,7 @@ class Trial:
             if one["case"] is not None and one["case"].strange:
                 self.add("P2", "scope_undecidable", path(one["epoch"]))
 
-    def inventory(self) -> str:
+    def inventory(self, owes: set[tuple[str, int, str]]) -> str:
         """Compares the registry with what was stated behind the request; the assumption to be stated."""
         if not self.control.inventories:
             return "membership: self-declared"
@@ -2197,6 +2285,17 @@ class Trial:
                 else:
                     self.add("P2", "membership_incomplete", who)
         last = max(behind)
+        for member in behind[last]["members"]:
+            name, pod = member["worker"], member["pod"]
+            theirs = [
+                epoch
+                for epoch in self.control.epochs.values()
+                if epoch["body"]["worker"] == name and pod in (None, epoch["body"]["pod"])
+            ]
+            ends = [self.control.exits.get(epoch["life"][::2], last) for epoch in theirs]
+            if theirs and max(ends) < last and not any(epoch["life"] in owes for epoch in theirs):
+                who = name if pod is None else f"{name} in pod {pod}"
+                self.add("P2", "membership_incomplete", who, True)
         count, source = len(behind[last]["members"]), behind[last]["source"]
         return f"membership: inventory of {count} by {source} (kv.control/{last})"
 
@@ -2228,10 +2327,14 @@ class Trial:
         if not born:
             return since
         if durable is None:
-            return None if any(e["stream"] in self.cases for e in one["earlier"]) else since
-        earlier = [case for case in self.cases.values() if case.epoch["no"] < one["epoch"]["no"]]
-        listed = any(holder.durable == durable for case in earlier for holder in case.stream.holders.values())
-        return None if listed else since
+            return None if any(self.may_have_told(e) for e in one["earlier"]) else since
+        for epoch in [e for e in self.control.epochs.values() if e["no"] < one["epoch"]["no"]]:
+            case = self.cases.get(epoch["stream"])
+            if (case is None or case.stream.opened is None) and self.may_have_told(epoch):
+                return None
+            if case is not None and any(h.durable == durable for h in case.stream.holders.values()):
+                return None
+        return since
 
     def foreign(self, one: Json, base: tuple[Any, ...]) -> bool:
         if base[3] in self.destroyed:
@@ -2249,11 +2352,16 @@ class Trial:
         opened = case.stream.opened
         if opened is not None and opened["engine_life"] != one["epoch"]["life"][2]:
             self.add("P3", "chain_break", subject)
+        if any(earlier["partition"] != one["epoch"]["partition"] for earlier in one["earlier"]):
+            self.add("P3", "chain_break", subject)
         for _, ack in self.last_acks(one):
-            bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0, set())}
+            if case.stream.overtaken > ack["seq"]:
+                self.add("P3", "seq_gap", subject, live)
+            bases = ack["bases"] or {"(no holder declared)": (None, False, "partial", None, 0, 0, set(), -1)}
             for name, holder in case.stream.holders.items():
-                later = (None, False, holder.inventory, holder.durable, 0, 0, set())
-                if ack["bases"] and name not in ack["bases"] and not self.foreign(one, later):
+                later = (None, False, holder.inventory, holder.durable, 0, 0, set(), -1)
+                kept = name in ack["bases"] and holder.groups <= ack["bases"][name][6]
+                if ack["bases"] and not kept and not self.foreign(one, later):
                     self.add("P3", "inventory_incomplete", f"{subject} {name}", live)
             for earlier in [self.cases[e["stream"]] for e in one["earlier"] if e["stream"] in self.cases]:
                 for name, holder in earlier.stream.holders.items():
@@ -2342,20 +2450,54 @@ class Trial:
         del self.counter[20:]
         return recreated
 
-    def p6(self, owing: list[Json]) -> None:
+    def p6(self, owing: list[Json], nonce: int | None) -> None:
         declared = {
             h.durable for case in self.cases.values() for h in case.stream.holders.values() if h.durable
         }
         for durable in (declared | set(self.control.owners)) - self.destroyed:
             owner = self.control.owners.get(durable)
             theirs = [one for one in owing if one["epoch"]["life"][0] == owner]
-            if not any(all(self.answers_for(one, d, durable) for d in self.owed) for one in theirs):
+            answering = [one for one in theirs if all(self.answers_for(one, d, durable) for d in self.owed)]
+            if not any(self.listed_last(one, owing, durable, nonce) for one in answering):
                 rings = self.rings_without_key(durable)
                 if rings:
                     self.shredded[durable] = rings
                     continue
                 waits = any(not one["absent"] for one in theirs)
                 self.add("P6", "durable_tier_uncovered", durable, waits)
+
+    def listed_last(self, one: Json, owing: list[Json], durable: str, nonce: int | None) -> bool:
+        """Whether its base in the store is younger than what others say that they have put there."""
+        owes = {other["epoch"]["life"]: other for other in owing}
+        for stream, case in self.cases.items():
+            life = case.epoch["life"]
+            other = owes.get(life)
+            if life == one["epoch"]["life"] or (other is not None and stream[0] == one["epoch"]["life"][0]):
+                continue
+            until = self.control.exits.get((life[0], life[2]), nonce) if other is None else nonce
+            if until is None:
+                continue
+            names = {name for name, holder in case.stream.holders.items() if holder.durable == durable}
+            for domain in self.owed:
+                bases = one["case"].acks[domain]["bases"].values()
+                if all(base[7] >= until for base in bases if base[3] == durable):
+                    continue
+                ack = case.acks.get(domain) if other is not None and other["case"] is case else None
+                if ack is not None and ack["standing"]["old_left"] == 0:
+                    there = [
+                        (block, profile) for name, block, profile, _ in ack["residents"] if name in names
+                    ]
+                else:
+                    there = [
+                        (block, copy.profile)
+                        for place, copies in case.stream.held.items()
+                        if place[0] in names and case.names.get(place[2]) == domain
+                        for block, copy in copies.items()
+                        if self.copy_age(case, place[0], copy) != "fresh"
+                    ]
+                if any(self.covers(domain, block, profile) is not False for block, profile in there):
+                    return False
+        return True
 
     def answers_for(self, one: Json, domain: str, durable: str) -> bool:
         ack = one["case"].acks.get(domain) if one["case"] is not None else None
@@ -2383,6 +2525,17 @@ class Trial:
                     continue
                 if any(self.covers(domain, block, None) is not False for block in ids):
                     self.add("P8", "open_transfer", path(one["epoch"]), not one["absent"])
+        told = [self.cases[e["stream"]] for e in one["earlier"] if e["stream"] in self.cases]
+        for index, before in enumerate(told):
+            named = set[tuple[str, str]]().union(*(later.named_moves for later in (*told[index + 1 :], case)))
+            for (name, _), (place, age, seq, ids) in before.stream.moving.items():
+                domain = before.names.get(place[2])
+                if domain is None or (domain, name) in named:
+                    continue
+                if self.age(before, place[0], age, seq) == "fresh":
+                    continue
+                if any(self.covers(domain, block, None) is not False for block in ids):
+                    self.add("P8", "open_transfer", path(one["epoch"]), not one["absent"])
 
     def p9(self, owing: list[Json]) -> int | None:
         for nonce, request in sorted(self.control.nonces):
@@ -2402,7 +2555,12 @@ class Trial:
         if epochs[0]["no"] > nonce:
             return True
         cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
-        return any(domain in case.first and case.first[domain]["installed"] < nonce for case in cases)
+        for case in reversed(cases):
+            if case.standing_from.get(domain, nonce) < nonce:
+                return True
+            if domain in case.withdrew:
+                return False
+        return False
 
     def answered(self, one: Json, domain: str, nonce: int) -> bool:
         ack = one["case"].acks.get(domain) if one["case"] is not None else None
@@ -2992,6 +3150,7 @@ def _verify(raw: bytes, trusted: bytes) -> str:
     kind = envelope["payloadType"].encode()
     signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     document = json.loads(payload)
+    json.dumps(document, ensure_ascii=False).encode()  # half a character is none
     is_report = document["predicateType"] == REPORT_TYPE
     lines = read_lines(body, REPORT_LINES if is_report else BUNDLE_LINES)
     if is_report:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.museum import absent, handed_over, locked, log, outlived, told
+from tests.museum import absent, handed_over, hidden, locked, log, outlived, told, under_way
 from tests.museum.exhibit import HUNG, Exhibit
 
-ROOMS = (absent, locked, outlived, told, log, handed_over)
+ROOMS = (absent, locked, outlived, told, under_way, log, hidden, handed_over)
 EXHIBITS: list[Exhibit] = [one for room in ROOMS for one in HUNG if one.tell.__module__ == room.__name__]

@@ -89,7 +89,7 @@ def forged_checksum(trick: bool) -> bytes:
     return shown(fleet)
 
 
-@exhibit("ack taken back", PENDING, VerdictReason.DELETE_REFUSED, VerdictReason.FRONTIER_BEHIND)
+@exhibit("ack taken back", UNPROVABLE, VerdictReason.DELETE_REFUSED, VerdictReason.NOT_EVALUATED)
 def ack_taken_back(trick: bool) -> bytes:
     """A worker acks, answers the nonce, and refuses when nobody looks any more."""
     fleet = Fleet()

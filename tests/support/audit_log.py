@@ -95,27 +95,34 @@ class AuditLog:
         return self.say(AuditNonce(request=request, nonce=f"n{len(self.control.records)}"), Role.AUDITOR)
 
     def hook(
-        self, worker: str = "w0", *, life: str = "life-1", epoch: str = "", signed_by: Signer | None = None
+        self,
+        worker: str = "w0",
+        *,
+        rank: int = 0,
+        life: str = "life-1",
+        epoch: str = "",
+        partition: int | None = None,
+        signed_by: Signer | None = None,
     ) -> HookStub:
         """Registers an epoch, by the enrolment key or another; the stub writes its stream."""
         epoch = epoch or f"{worker}-e{len(self.hooks)}"
         signer = Signer.from_seed(sha256(epoch.encode()))
         body = Registered(
             worker=worker,
-            rank=0,
+            rank=rank,
             epoch=epoch,
             engine_life=life,
             public_key=signer.public_key,
-            partition=len(worker) % 4,
+            partition=len(worker) % 4 if partition is None else partition,
         )
         epoch_no = self.say(body, Role.ENROLMENT, signer=signed_by)
-        stub = HookStub(self, worker, epoch, life, epoch_no, body.partition, signer)
+        stub = HookStub(self, worker, epoch, life, epoch_no, body.partition, signer, rank=rank)
         stub.prev = sha256(self.control.records[epoch_no][0])
         self.hooks.append(stub)
         return stub
 
     def fence(self, hook: HookStub, evidence: str = "timeout", role: Role = Role.CONTROL) -> int:
-        body = Fenced(worker=hook.worker, rank=0, epoch=hook.epoch, evidence=evidence)  # type: ignore[arg-type]
+        body = Fenced(worker=hook.worker, rank=hook.rank, epoch=hook.epoch, evidence=evidence)  # type: ignore[arg-type]
         return self.say(body, role)
 
     def attest(self, hook: HookStub, role: Role = Role.SUPERVISOR, **more: object) -> int:
@@ -136,7 +143,9 @@ class AuditLog:
         ring: Mapping[str, object] | None = None,
         *,
         lost: frozenset[int] = frozenset(),
+        backwards: bool = False,
     ) -> Evidence:
+        """`backwards`: the partitions are read from the last to the first."""
         registry = ControlFold(verify)
         for offset, (value, signature) in enumerate(self.control.records):
             if offset not in lost:
@@ -148,7 +157,7 @@ class AuditLog:
         scope = evidence.request.scope
         if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
             evidence.bound, evidence.cut, evidence.missing = frozenset(self.bound), self.cut, self.missing
-        for partition, records in sorted(self.events.items()):
+        for partition, records in sorted(self.events.items(), reverse=backwards):
             for offset, raw in enumerate(records):
                 if offset >= self.starts.get(partition, 0):
                     evidence.feed(read_record(partition, offset, raw.value, raw.signature, evidence.wanted))
@@ -175,6 +184,7 @@ class HookStub:
     epoch_no: int
     partition: int
     signer: Signer
+    rank: int = 0
     seq: int = 0
     prev: bytes = b""
     installed: int = NEWEST
@@ -197,7 +207,7 @@ class HookStub:
         domains = parts or {}
         encoded = encode_batch(
             worker=self.worker,
-            rank=0,
+            rank=self.rank,
             epoch=self.epoch,
             epoch_no=self.epoch_no,
             seq=self.seq,
@@ -205,7 +215,7 @@ class HookStub:
             control=self.position(),
             stream_events=stream_events,
             parts=[
-                (RING[domain].alias(self.worker, 0, self.epoch_no), events)
+                (RING[domain].alias(self.worker, self.rank, self.epoch_no), events)
                 for domain, events in domains.items()
             ],
         )
@@ -341,14 +351,16 @@ class HookStub:
         state: CopyState = CopyState.COMMITTED,
         pending: Mapping[bytes, str] | None = None,
         source: Literal["pool"] | None = None,
+        between: Sequence[DomainEvent] | None = None,
     ) -> None:
         """Restates `gpu` whole: what the hook holds, or what `listed` claims, by domain. `pending` names the
-        transfers of those that haven't landed."""
+        transfers of those that haven't landed. With `between`, which acme's part tells next, `cpu` is listed as
+        well, behind that and empty."""
         name = f"s{self.seq}"
         copies = listed
         if copies is None:
             copies = {domain: held for (holder, domain), held in self.held.items() if holder == "gpu"}
-        start = self.opening()
+        start = self.opening(second_tier=between is not None)
         self.write(
             SnapshotBegin(snapshot=name, opened=start, source=source),
             parts={d: [declared()] for d in DOMAINS},
@@ -371,6 +383,8 @@ class HookStub:
             if runs:
                 parts[domain] = [SnapshotPart(runs=tuple(runs))]
         self.write(mark, parts=parts)
-        self.write(
-            SnapshotEnd(snapshot=name, inventories=(HolderInventory(holder="gpu", inventory=inventory),))
-        )
+        if between is not None:
+            self.write(parts={"acme": between})
+            self.write(mark.model_copy(update={"holder": "cpu"}))
+        ends = [HolderInventory(holder=holder.name, inventory=inventory) for holder in start.holders]
+        self.write(SnapshotEnd(snapshot=name, inventories=tuple(ends)))

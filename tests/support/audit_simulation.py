@@ -281,6 +281,8 @@ class SimFleet:
         bug = self.strikes("tombstone_ignored") and not (hook.cut and answered)
         if after < self.request <= hook.installed and not bug:
             return
+        if after > hook.installed:
+            return  # it lets in what was admitted behind an order once it has installed that itself
         hook.sure = hook.sure or (answered and after < self.request)
         self.transfers += 1
         hook.landing[f"t{self.transfers}"] = (one, after)

@@ -255,3 +255,18 @@ def test_the_key_may_be_a_file_and_wrong_usage_is_no_verdict(tmp_path: Path, pro
         assert (done.returncode, done.stdout, word in done.stderr) == (64, "", True), (arguments, done.stderr)
     helped = run("--help")
     assert (helped.returncode, "64 wrong usage" in helped.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["_type", "predicateType", "subject", "predicate"])
+def test_a_statement_has_all_that_a_statement_has(proven: bytes, name: str) -> None:
+    first, _, body = proven.partition(b"\n")
+    statement = json.loads(unseal(first)[1])
+    del statement[name]
+    assert agreed(seal(json.dumps(statement).encode(), AUDITOR) + b"\n" + body) == INVALID
+
+
+def test_half_a_character_is_none(proven: bytes) -> None:
+    first, _, body = proven.partition(b"\n")
+    statement = json.loads(unseal(first)[1])
+    statement["subject"][0]["name"] = "\ud800"
+    assert agreed(seal(json.dumps(statement).encode(), AUDITOR) + b"\n" + body) == INVALID

@@ -107,7 +107,7 @@ def test_an_end_that_the_epochs_key_did_not_sign_is_no_end_and_hides_nothing(
     case = fleet.log.evidence(fleet.request).streams[
         fleet.log.evidence(fleet.request).registry.newest("w0", 0).stream
     ]
-    assert (case.closed_seq, case.ended_seq, case.endings.closed) == (None, None, 0)
+    assert (case.closed_seq, case.ended_seq, case.endings.counted.get("closed", 0)) == (None, None, 0)
     assert sum(map(len, case.fold.tables.places.values())) == 3
     verdict = fleet.verdict()
     assert VerdictReason.SIGNATURE_INVALID in reasons(verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from events.ids import VerdictReason
-from events.model.part import Orphans, Refused
+from events.model.part import Orphans, Refused, UnknownEvents
 from tests.support.deletion_case import PENDING, PROVEN, UNPROVABLE, Fleet, reasons
 
 
@@ -131,3 +131,16 @@ def test_left_out_conditions_are_not_evaluated_and_never_proven() -> None:
         verdict = judge(fleet.log.evidence(fleet.request), (), without=frozenset({name}))
         assert verdict.kind is UNPROVABLE
         assert verdict.conditions[name] == "not_evaluated"
+
+
+def test_what_a_hook_could_not_read_is_an_assumption() -> None:
+    fleet = Fleet()
+    fleet.a.write(UnknownEvents(kind="stored: medium 'XPU', group 0", length=16, count=2))
+    fleet.finish()
+    verdict = fleet.verdict()
+    assert verdict.kind is PROVEN
+    (told,) = [one for one in verdict.assumptions if "could not read" in one]
+    assert told.startswith("w0/0/w0-e0: 2 things")
+    fleet = Fleet()
+    fleet.finish()
+    assert not [one for one in fleet.verdict().assumptions if "could not read" in one]

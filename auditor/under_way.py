@@ -1,0 +1,37 @@
+"""P8: transfers that are under way, from evidence to reasons. Pure."""
+
+from __future__ import annotations
+
+from auditor.condition import Findings
+from auditor.evidence import Evidence
+from auditor.lineage import Covered
+from auditor.owing import Owing
+from events.ids import VerdictReason
+
+
+def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """No transfer that may carry something old is under way."""
+    if one.case is None:
+        return
+    for name, domain in one.case.domains.items():
+        for transfer in evidence.open_transfers(one.case, name):
+            answers = [evidence.covers(domain, block, None) for block in transfer.ids]
+            if any(answer is not Covered.NO for answer in answers):
+                detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
+                found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)
+    _left_open(evidence, one, found)
+
+
+def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
+    """What an earlier epoch of the engine life began, and no later one has said anything of."""
+    assert one.case is not None, "asked of a life that has told something"
+    earlier = [evidence.streams[e.stream] for e in one.earlier if e.stream in evidence.streams]
+    for index, case in enumerate(earlier):
+        later = (*earlier[index + 1 :], one.case)
+        named = frozenset[tuple[str, str]]().union(*(told.moves for told in later))
+        for name, domain in case.domains.items():
+            for transfer in evidence.open_transfers(case, name):
+                answers = [evidence.covers(domain, block, None) for block in transfer.ids]
+                if (domain, transfer.name) not in named and any(a is not Covered.NO for a in answers):
+                    detail = f"transfer {transfer.name} of an earlier epoch has not ended"
+                    found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

@@ -1,0 +1,140 @@
+"""Exhibits: what is under way, or lies where somebody else answers for it."""
+
+from __future__ import annotations
+
+from events.ids import Inventory, Role, Tier, VerdictReason
+from events.model.control import HolderEnrolled
+from events.model.part import BlockEvicted, Cleared, TierChanged, TransferAborted, TransferStarted
+from tests.museum.exhibit import exhibit, shown
+from tests.support.audit_log import NEWEST, AuditLog, HookStub
+from tests.support.bundle import bundle
+from tests.support.deletion_case import PENDING, REFUTED, Fleet
+from tests.support.log import block
+
+
+def _started(age: int = 3, number: int = 5, domain: str = "acme") -> TransferStarted:
+    ids = (block(domain, number),)
+    return TransferStarted(
+        transfer="t1", source="x", holder="gpu", group=0, profile=0, ids=ids, admitted_after=age
+    )
+
+
+@exhibit("transfer that a new bridge forgets", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_that_a_new_bridge_forgets(trick: bool) -> bytes:
+    """A bridge is replaced while old blocks are on their way; the new one finds nothing of them in the pool yet."""
+    fleet = Fleet()
+    fleet.a.write(parts={"acme": [_started()]})
+    heir = fleet.log.hook("w0", life="life-1").open(inventory=Inventory.PARTIAL)
+    heir.held = dict(fleet.a.held)
+    heir.snapshot()
+    if not trick:
+        heir.write(parts={"acme": [TransferAborted(transfer="t1")]})
+    fleet.finish(heir, fleet.b)
+    return shown(fleet)
+
+
+@exhibit("transfer ended by its namesake", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_ended_by_its_namesake(trick: bool) -> bytes:
+    """Old blocks of two domains are on their way under one name, to where young ones lie; those of one domain end."""
+    fleet = Fleet()
+    for domain in ("acme", "acme/eu"):
+        fleet.a.store(domain, 5)
+    fleet.a.write(parts={"acme": [_started()], "acme/eu": [_started(domain="acme/eu")]})
+    for domain in ("acme", "acme/eu"):
+        fleet.a.remove(domain, [block(domain, 5)], fleet.request)
+    over = TransferAborted(transfer="t1")
+    fleet.a.write(parts={"acme/eu": [over]} if trick else {"acme": [over], "acme/eu": [over]})
+    fleet.finish()
+    return shown(fleet)
+
+
+@exhibit("transfer behind its namesake", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_behind_its_namesake(trick: bool) -> bytes:
+    """While old blocks are on their way to where young ones lie, a young transfer takes over their name."""
+    fleet = Fleet()
+    fleet.a.store("acme", 5)
+    fleet.a.write(parts={"acme": [_started()] if trick else []})
+    fleet.a.remove("acme", [block("acme", 5)], fleet.request)
+    fleet.a.write(parts={"acme": [_started(fleet.request, 6)]})
+    fleet.a.held["gpu", "acme"][block("acme", 6)] = fleet.request
+    fleet.finish()
+    return shown(fleet)
+
+
+@exhibit(
+    "transfer that only a snapshot names",
+    PENDING,
+    VerdictReason.OPEN_TRANSFER,
+    VerdictReason.UNKNOWN_LINEAGE,
+)
+def transfer_that_only_a_snapshot_names(trick: bool) -> bytes:
+    """An engine without connectors is reset; the record that a transfer began with is lost, and a snapshot lists it."""
+    log = AuditLog()
+    hook = log.hook("w0").open()
+    request = log.delete()
+    hook.write(Cleared(holders=("gpu",)))
+    hook.ack(request)
+    hook.write(lost=True)
+    coming = {block("acme", 5): "t1"} if trick else {}
+    hook.held["gpu", "acme"] = dict.fromkeys(coming)
+    hook.snapshot(pending=coming)
+    hook.ack(request)
+    hook.ack(request, nonce=log.nonce(request))
+    return bundle(log, request)
+
+
+def _two_writers() -> tuple[AuditLog, HookStub, HookStub]:
+    log = AuditLog()
+    log.say(HolderEnrolled(durable_id="disk-1", tier=Tier.DISK, owner="w0"), Role.ENROLMENT)
+    return log, log.hook("w0").open(durable_id="disk-1"), log.hook("w10").open(durable_id="disk-1")
+
+
+@exhibit("store with another writer", PENDING, VerdictReason.DURABLE_TIER_UNCOVERED)
+def store_with_another_writer(trick: bool) -> bytes:
+    """A store's owner has listed it and acked; a worker that hasn't read the request yet moves an old block there."""
+    log, owner, other = _two_writers()
+    old = other.store("acme", 1, admitted=3)
+    request = log.delete()
+    owner.obey(request)
+    other.installed = request - 1
+    away = TierChanged(from_holder="gpu", to_holder="disk", group=0, ids=tuple(old))
+    gone = BlockEvicted(holder="gpu", group=0, ids=tuple(old))
+    other.write(parts={"acme": [away if trick else gone]})
+    other.installed, other.held = NEWEST, {("disk", "acme"): {old[0]: 3}} if trick else {}
+    other.ack(request)
+    nonce = log.nonce(request)
+    for hook in (owner, other):
+        hook.ack(request, nonce=nonce)
+    return bundle(log, request)
+
+
+@exhibit("block that comes from a shared store", REFUTED)
+def block_that_comes_from_a_shared_store(trick: bool) -> bytes:
+    """What a worker left to a store's owner to delete, it moves back behind its ack."""
+    log, owner, other = _two_writers()
+    old = other.store("acme", 1, admitted=3, holder="disk")
+    request = log.delete()
+    owner.obey(request)
+    other.ack(request)
+    nonce = log.nonce(request)
+    owner.write(Cleared(holders=("disk",)))
+    for hook in (owner, other):
+        hook.ack(request, nonce=nonce)
+    back = TierChanged(from_holder="disk", to_holder="gpu", group=0, ids=tuple(old))
+    other.write(parts={"acme": [back] if trick else []}, signed=True)
+    return bundle(log, request)
+
+
+@exhibit("ack taken back and given again", PENDING, VerdictReason.FRONTIER_BEHIND)
+def ack_taken_back_and_given_again(trick: bool) -> bytes:
+    """Behind the nonce a worker finds old blocks after all, and acks once they are gone; meanwhile it may have sent
+    them to one that has answered already."""
+    fleet = Fleet()
+    for hook in (fleet.a, fleet.b):
+        hook.obey(fleet.request)
+    nonce = fleet.log.nonce(fleet.request)
+    fleet.b.ack(fleet.request, nonce=nonce)
+    if trick:
+        fleet.a.ack(fleet.request, old_left=2)
+    fleet.a.ack(fleet.request, nonce=nonce)
+    return shown(fleet)
