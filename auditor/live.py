@@ -31,9 +31,9 @@ AppendNonce = Callable[[int], Awaitable[int]]
 
 ANEW_S = 60.0
 """How long past the time to wait an audit is begun anew because the log changes under it."""
-RECORDS_AT_ONCE = 64
+RECORDS_AT_ONCE, BYTES_AT_ONCE = 64, 32_768
 """Records that are hashed, then read, then folded, each step for all of them: a processor does the same thing again
-and again at about three quarters of what doing everything in turn costs."""
+and again at about three quarters of what doing everything in turn costs, as long as its caches hold them all."""
 NAMED_REQUESTS = 10
 """Known requests that the answer to an unknown one names."""
 
@@ -81,6 +81,7 @@ class LiveAudit:
         self.resumed: Mapping[int, Resumed] = {}
         self._sealed: Sequence[Segment] | None = None
         self._waiting: list[RawRecord] = []
+        self._waiting_bytes = 0
         self._from: dict[int, dict[int, int]] = {}
         self._begin: dict[int, int] = {}
         self._expected: dict[int, tuple[int, bytes]] = {}
@@ -258,13 +259,14 @@ class LiveAudit:
                 del self._expected[partition]
             return
         self._waiting.append(record)
-        if len(self._waiting) >= RECORDS_AT_ONCE:
+        self._waiting_bytes += len(record.value)
+        if len(self._waiting) >= RECORDS_AT_ONCE or self._waiting_bytes >= BYTES_AT_ONCE:
             self._fold()
 
     def _fold(self) -> None:
         """Takes in what waits, in the order in which it came. What a request wants to see of a record depends on
         kv.control alone, so that it can be said before the records ahead are folded."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         hashes = [sha256(split_lines(record.value)[0]) for record in waiting]
         for record, header_sha256 in zip(waiting, hashes, strict=True):
             self.last[record.partition] = record.offset, self._watch(EVENTS.name, record, header_sha256)
