@@ -47,8 +47,11 @@ _STATE = (
 )
 MOST_UNPLACED = 10_000
 """Streams whose unreadable records came before anybody had registered them: so many are remembered."""
+MOST_AHEAD = 64
+"""Streams whose aliases are remembered before any record of theirs was fed."""
 NOBODYS = Ancestry()
 """Of a domain of which no block was ever shown."""
+_ANSWERS: frozenset[type] = frozenset({Ack, Refused})
 
 
 class Evidence:
@@ -84,6 +87,7 @@ class Evidence:
         self.everywhere = isinstance(request.scope, ProfileScope)
         """Whether the scope reaches every domain, those without a known name too."""
         self.scope_domains = self.domains()
+        self._ahead: dict[tuple[str, int, int], dict[bytes, str]] = {}
         self._lives: dict[Memory, list[StreamCase]] = {}
         self._verify = verify
         self._new_seen = new_seen
@@ -140,7 +144,14 @@ class Evidence:
         case = self.streams.get(cast(StreamKey, (header.worker, header.rank, header.epoch)))
         if case is not None and case.epoch.epoch_no == header.epoch_no:
             return case.domains
-        return self.aliases(header.worker, header.rank, header.epoch_no)
+        # A key is derived for each domain; records are read some way ahead of the one that begins their stream.
+        where = header.worker, header.rank, header.epoch_no
+        known = self._ahead.get(where)
+        if known is None:
+            if len(self._ahead) >= MOST_AHEAD:
+                self._ahead.clear()
+            known = self._ahead[where] = self.aliases(*where)
+        return known
 
     def feed(self, record: StreamRecord | UnreadableRecord) -> None:
         """Takes one record of `kv.events` in. Records in a partition that isn't the stream's don't count."""
@@ -278,7 +289,7 @@ class Evidence:
             case.ended_seq, case.ended_under = header.seq, header.control.offset
         if fold.status.value == "closed" and case.closed_seq is None:
             case.closed_seq = header.seq
-        for name, events in record.parts.items():
+        for name, events in record.parts.items() if not record.kinds.isdisjoint(_ANSWERS) else ():
             domain = self._domain_of(case, name)
             for event in events:
                 if type(event) is Ack:
@@ -314,7 +325,10 @@ class Evidence:
                     case.moves.update((domain, transfer) for transfer in transfers_named(event))
         if signed:
             for domain, block, parent in case.unvouched:
-                self.lineages.setdefault(domain, Ancestry()).learn(block, parent)
+                lineage = self.lineages.get(domain)
+                if lineage is None:
+                    lineage = self.lineages[domain] = Ancestry()
+                lineage.learn(block, parent)
             case.unvouched.clear()
 
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:

@@ -59,15 +59,11 @@ ELSEWHERE = frozenset({Lineage.TRANSFER, Lineage.ONLOAD, Lineage.RESTORE})
 
 
 def _brings(event: DomainEvent) -> bool:
-    match event:
-        case TransferStarted():
-            return True
-        case BlockStored():
-            return event.lineage in ELSEWHERE
-        case SnapshotPart():
-            return any(run.lineage in ELSEWHERE or run.transfer is not None for run in event.runs)
-        case _:
-            return False
+    if type(event) is BlockStored:
+        return event.lineage in ELSEWHERE
+    if type(event) is SnapshotPart:
+        return any(run.lineage in ELSEWHERE or run.transfer is not None for run in event.runs)
+    return type(event) is TransferStarted
 
 
 @dataclass(slots=True)
@@ -186,10 +182,11 @@ class StreamFold:
         for event in record.stream_events:
             if isinstance(event, SnapshotEnd):
                 self._end_snapshot(event)
-        for alias, events in record.parts.items():
-            for domain_event in events:
-                if type(domain_event) is Statement:
-                    self._compare(alias, domain_event, seq)
+        if Statement in record.kinds:
+            for alias, events in record.parts.items():
+                for domain_event in events:
+                    if type(domain_event) is Statement:
+                        self._compare(alias, domain_event, seq)
         return landed
 
     def _stream_event(self, event: StreamEvent, seq: int, installed: int) -> None:

@@ -43,7 +43,7 @@ def illegal(record: StreamRecord, content: Content, epoch_no: int, *, complete: 
         return "opened belongs into record 0 and nowhere else"
     if record.header.epoch_no != epoch_no:
         return "epoch_no differs"
-    for alias, told in record.parts.items():
+    for alias, told in record.parts.items() if ProfileDeclared in record.kinds else ():
         for said in told:
             if type(said) is not ProfileDeclared:
                 continue
@@ -89,7 +89,7 @@ def _illegal_of_stream(
 
 def _illegal_of_domains(record: StreamRecord, content: Content, groups: Groups) -> str:
     """The same of the other parts, beside a part 0 that may stand and declares `groups`."""
-    ranged = any([isinstance(event, SnapshotRange) for event in record.stream_events])
+    ranged = SnapshotRange in record.kinds
     fresh: set[tuple[bytes, int]] = set()
     for alias, part in record.parts.items():
         for said in part:
@@ -129,12 +129,12 @@ def _numbers(event: Any) -> Sequence[int]:
     """Profile numbers that must have been declared before."""
     if type(event) in _WITH_PROFILE:
         return (event.profile,)
-    return [run.profile for run in event.runs] if isinstance(event, SnapshotPart) else ()
+    return [run.profile for run in event.runs] if type(event) is SnapshotPart else ()
 
 
 def _places(event: Any) -> Sequence[tuple[str, int]]:
     if type(event) in _WITH_PLACE:
         return ((event.holder, event.group),)
-    if isinstance(event, TierChanged):
+    if type(event) is TierChanged:
         return (event.from_holder, event.group), (event.to_holder, event.group)
     return ()

@@ -10,7 +10,7 @@ from auditor.evidence import Evidence
 from auditor.finding import Verdict
 from auditor.fold_state import Resumed
 from auditor.log import AuditReader, frontier
-from auditor.record import Views
+from auditor.record import StreamRecord, UnreadableRecord, Views
 from auditor.registry import ControlFold, RequestRead
 from auditor.seen import SeenHashes
 from auditor.segment import LogWatch, Partition, Settled, raw_leaf
@@ -30,6 +30,9 @@ AppendNonce = Callable[[int], Awaitable[object]]
 
 ANEW_S = 60.0
 """How long past the time to wait an audit is begun anew because the log changes under it."""
+RECORDS_AT_ONCE, BYTES_AT_ONCE = 64, 32_768
+"""Records that are hashed, then read, then folded, each step for all of them: a processor does the same thing again
+and again at about three quarters of what doing everything in turn costs, as long as its caches hold them all."""
 NAMED_REQUESTS = 10
 """Known requests that the answer to an unknown one names."""
 
@@ -79,6 +82,8 @@ class LiveAudit:
         self.last: dict[int, tuple[int, bytes]] = {}
         self.resumed: Mapping[int, Resumed] = {}
         self._sealed: Sequence[Segment] | None = None
+        self._waiting: list[RawRecord] = []
+        self._waiting_bytes = 0
         self._from: dict[int, dict[int, int]] = {}
         self._begin: dict[int, int] = {}
         self._expected: dict[int, tuple[int, bytes]] = {}
@@ -211,7 +216,10 @@ class LiveAudit:
             if self.watch is not None:
                 self.watch.forget(EVENTS.name)
             self.evidence = {n: self._fresh(n, starts) for n in numbers}
-        await self.log.events.read_to(ends, self._take_event)
+        try:
+            await self.log.events.read_to(ends, self._take_event)
+        finally:
+            self._fold()
         if self._expected:
             await self._from_the_start()
             await self._round(numbers)
@@ -243,14 +251,27 @@ class LiveAudit:
             if self._expected.get(partition) == (offset, leaf):
                 del self._expected[partition]
             return
-        value, signature = record.value, record.signature
-        header_sha256 = sha256(split_lines(value)[0])
-        self.last[partition] = offset, self._watch(EVENTS.name, record, header_sha256)
-        views = Views(partition, offset, value, signature, header_sha256)
-        for number, evidence in self.evidence.items():
-            if self._from and offset < self._from[number][partition]:
-                continue
-            evidence.feed(views.of(evidence.wanted))
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.value)
+        if len(self._waiting) >= RECORDS_AT_ONCE or self._waiting_bytes >= BYTES_AT_ONCE:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Takes in what waits, in the order in which it came. What a request wants to see of a record depends on
+        kv.control alone, so that it can be said before the records ahead are folded."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        hashes = [sha256(split_lines(record.value)[0]) for record in waiting]
+        for record, header_sha256 in zip(waiting, hashes, strict=True):
+            self.last[record.partition] = record.offset, self._watch(EVENTS.name, record, header_sha256)
+        seen: list[tuple[Evidence, StreamRecord | UnreadableRecord]] = []
+        for record, header_sha256 in zip(waiting, hashes, strict=True):
+            partition, offset = record.partition, record.offset
+            views = Views(partition, offset, record.value, record.signature, header_sha256)
+            for number, evidence in self.evidence.items():
+                if not self._from or offset >= self._from[number][partition]:
+                    seen.append((evidence, views.of(evidence.wanted)))
+        for evidence, view in seen:
+            evidence.feed(view)
 
     async def reread(self, number: int, take: Callable[[RawRecord, Evidence], None]) -> None:
         """Reads kv.events once more up to the frontier of the last round, for a bundle. Raises

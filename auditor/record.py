@@ -7,8 +7,7 @@ never decoded: it cannot speak of this scope's copies, and a bundle doesn't hold
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
@@ -38,8 +37,11 @@ class WithheldPartError(KvledgerError):
         self.part = part
 
 
-class StreamRecord(NamedTuple):
-    """`parts` holds in-scope parts only, by alias; `header.parts` names every part of the record."""
+@dataclass(slots=True)
+class StreamRecord:
+    """`parts` holds in-scope parts only, by alias; `header.parts` names every part of the record. `kinds` are the
+    classes of all events that it holds: a rule that speaks of some of them needs to look at no other record. Nobody
+    changes one (freezing it would make its making dear)."""
 
     partition: int
     offset: int
@@ -50,6 +52,13 @@ class StreamRecord(NamedTuple):
     stream_events: tuple[StreamEvent, ...]
     parts: Mapping[bytes, tuple[DomainEvent, ...]]
     stream: StreamKey
+    kinds: frozenset[type] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds: set[type] = set(map(type, self.stream_events))
+        for events in self.parts.values():
+            kinds.update(map(type, events))
+        self.kinds = frozenset(kinds)
 
     def all_events(self) -> Iterator[tuple[StreamEvent | DomainEvent, ...]]:
         """Part 0's, then those of each part in scope."""

@@ -4,10 +4,12 @@ that they aren't dead. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from auditor.record import StreamRecord
 from events.model.part import (
     Ack,
+    BlockEvicted,
     BlockStored,
     Closed,
     DomainEvent,
@@ -31,9 +33,10 @@ WORDS: frozenset[type] = frozenset({Closed, SnapshotEnd, Statement, Ack, Refused
 def without_words(record: StreamRecord) -> StreamRecord:
     """What an unsigned record still tells: the same record if nothing in it needs a signature. Whatever else it says
     is taken, as the next signed record vouches for it by the chain."""
-    if not any(type(event) in WORDS for events in record.all_events() for event in events):
+    if record.kinds.isdisjoint(WORDS):
         return record
-    return record._replace(
+    return replace(
+        record,
         stream_events=tuple(event for event in record.stream_events if type(event) not in WORDS),
         parts={
             alias: tuple(event for event in events if type(event) not in WORDS)
@@ -53,30 +56,36 @@ def transfers_named(event: DomainEvent) -> Iterator[str]:
             return
 
 
-def told_of(record: StreamRecord) -> frozenset[str]:
+def told_of(record: StreamRecord) -> set[str]:
     """Names of holders of which the record tells copies: stored, begun, landed, moved, listed, or counted in the pool.
     A commit, and a look into the pool, names none: it gives ""."""
-    mark = next((event for event in record.stream_events if isinstance(event, SnapshotRange)), None)
-    listed = "" if mark is None else mark.holder
-    told = {
-        holder for events in record.parts.values() for event in events for holder in _holders(event, listed)
-    }
-    if any(isinstance(event, SnapshotBegin) and event.source == "pool" for event in record.stream_events):
-        told.add("")
-    return frozenset(told)
+    listed, told = "", set[str]()
+    for event in record.stream_events:
+        if isinstance(event, SnapshotRange) and not listed:
+            listed = event.holder
+        elif isinstance(event, SnapshotBegin) and event.source == "pool":
+            told.add("")
+    for events in record.parts.values():
+        for said in events:
+            holder = _holder(said, listed)
+            if holder is not None:
+                told.add(holder)
+    return told
 
 
-def _holders(event: DomainEvent, listed: str) -> Iterator[str]:
+def _holder(event: DomainEvent, listed: str) -> str | None:
     match event:
-        case BlockStored() | TransferStarted() if event.ids:
-            yield event.holder
+        case BlockStored() | TransferStarted():
+            return event.holder if event.ids else None
+        case BlockEvicted():  # by far the most of the rest
+            return None
         case TransferCommitted():
-            yield ""
-        case TierChanged() if event.ids:
-            yield event.to_holder
-        case SnapshotPart() if any(run.ids for run in event.runs):
-            yield listed
-        case Statement() if event.source == "pool" and event.count:
-            yield event.holder
+            return ""
+        case TierChanged():
+            return event.to_holder if event.ids else None
+        case SnapshotPart():
+            return listed if any(run.ids for run in event.runs) else None
+        case Statement():
+            return event.holder if event.source == "pool" and event.count else None
         case _:
-            return
+            return None

@@ -35,9 +35,13 @@ def covers_domain(scope: Scope, domain: str, owner_tenant: str | None) -> bool:
 
 def is_whole_domain(scope: Scope, domain: str) -> bool:
     """Whether everything of a covered domain is in scope, so that no block needs to be looked at."""
-    if isinstance(scope, SubjectScope):
-        return domain != scope.domain
-    return isinstance(scope, TenantScope | DomainScope)
+    match scope:
+        case TenantScope() | DomainScope():
+            return True
+        case SubjectScope():
+            return domain != scope.domain
+        case _:
+            return False
 
 
 def scoped_ids(scope: Scope) -> frozenset[bytes]:

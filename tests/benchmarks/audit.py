@@ -1,9 +1,11 @@
 """Block operations a second of an audit's replay, from Kafka and from an archive; its memory; what a later audit costs.
 
-    python -m tests.benchmarks.audit [--records 4000] [--chain 64 4] [--json]
+    python -m tests.benchmarks.audit [--records 4000] [--chain 64 4] [--captured] [--json]
 
 Starts a Kafka of its own. Four workers store chains of blocks, one a record, and evict as many once they hold 250,
-then a tenant is deleted; the log is taken at one size and at four times that, with the same inventory. Each audit runs
+then a tenant is deleted; the log is taken at one size and at four times that, with the same inventory. `--captured`
+adds a log whose records store, evict and clear as many blocks as the batches of the captured vLLM streams did, over and
+over: what a small engine really writes (`blocks` 0; some 6 operations a record). Each audit runs
 in a process of its own, through the code of `kvledger audit run`, and must come to PROVEN. `per_cpu_s` divides by that
 process' processor time, which no other load blurs. Target: 100,000 operations/s a core.
 """
@@ -21,13 +23,17 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from events.chain import sha256
+from events.hooks.engine_event import AllBlocksCleared
+from events.hooks.engine_event import BlockRemoved as EngineRemoved
+from events.hooks.engine_event import BlockStored as EngineStored
+from events.hooks.vllm import decode_batch
 from events.ids import EvictReason, Lineage, Role
 from events.kafka.connection import KafkaConnection, make_producer
 from events.kafka.topic_admin import TopicAdmin
-from events.model.part import BlockEvicted, BlockStored, DomainEvent
+from events.model.part import BlockEvicted, BlockStored, Cleared, DomainEvent
 from events.topic import CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
 from kvledger.archiving import archive_log
 from kvledger.checkpointing import make_checkpoint
@@ -36,12 +42,16 @@ from kvledger.keyfile import key_path, ring_path, write_private
 from kvledger.settings import Settings
 from kvledger.stack.plan import Extent
 from kvledger.stack.session import running_stack
-from tests.support.audit_log import RING, AuditLog
+from tests.support.audit_log import RING, AuditLog, HookStub
+from tests.support.capture import load_capture
 from tests.support.log import ControlLog
 from tests.support.stack import stack_settings
 
 WORKERS, HELD_CHAINS, PARTITIONS = 4, 250, 4
 LATER_RECORDS = 100
+CAPTURED = 0
+"""Stands for the captured streams in place of a number of blocks."""
+CAPTURES = ("A_main", "B1", "B3", "B6", "C1", "C2", "C3", "C5", "V28", "K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +69,30 @@ class Row:
     resident_mb: int
 
 
+class Shape(NamedTuple):
+    """Blocks that one record stores and removes; `cleared`: everything held before goes first."""
+
+    stored: int
+    removed: int
+    cleared: bool = False
+
+
+def captured_shapes() -> list[Shape]:
+    """Of each published batch that was captured, in order; a batch becomes one record."""
+    found: list[Shape] = []
+    for name in CAPTURES:
+        for message in load_capture(name):
+            if message.channel == "pub":
+                events = decode_batch(message.seq, message.payload).events
+                stored = sum(len(one.hashes) for one in events if isinstance(one, EngineStored))
+                removed = sum(len(one.hashes) for one in events if isinstance(one, EngineRemoved))
+                found.append(Shape(stored, removed, any(isinstance(one, AllBlocksCleared) for one in events)))
+    return found
+
+
 class Workload:
-    """A log in memory, sent to Kafka as it grows; `operations` counts blocks stored and removed."""
+    """A log in memory, sent to Kafka as it grows; `operations` counts blocks stored and removed, not those that a clear
+    took with it."""
 
     def __init__(self, kafka: str, prefix: str, home: Path, chain: int) -> None:
         self.chain = chain
@@ -68,7 +100,8 @@ class Workload:
         self.connection = KafkaConnection(kafka, TopicNames(prefix))
         self.log = AuditLog(ControlLog(partitions=PARTITIONS))
         self.hooks = [self.log.hook("w" * (number + 1)).open() for number in range(WORKERS)]
-        self.chains: list[list[tuple[bytes, ...]]] = [[] for _ in self.hooks]
+        self.held: list[list[bytes]] = [[] for _ in self.hooks]
+        self.shapes = captured_shapes() if chain == CAPTURED else []
         self.operations = self.records = 0
         self.rng = random.Random(7)
         self._sent: dict[str, int] = {}
@@ -77,38 +110,51 @@ class Workload:
         """Without a change of kv.control in between: every record names the same position of it."""
         position = self.hooks[0].position()
         for turn in range(records):
-            hook, chains = self.hooks[turn % WORKERS], self.chains[turn % WORKERS]
+            hook, held = self.hooks[turn % WORKERS], self.held[turn % WORKERS]
             hook.position = lambda: position  # type: ignore[method-assign]
-            packed = self.rng.randbytes(16 * self.chain)
-            ids = tuple(packed[at : at + 16] for at in range(0, len(packed), 16))
-            events: list[DomainEvent] = [
+            full = len(held) >= self.chain * HELD_CHAINS
+            shape = Shape(self.chain, self.chain if full else 0)
+            if self.shapes:
+                shape = self.shapes[turn // WORKERS % len(self.shapes)]
+            self._write(hook, held, shape, domain, position.offset)
+        self.records += records
+        for hook in self.hooks:
+            del hook.position
+
+    def _write(self, hook: HookStub, held: list[bytes], shape: Shape, domain: str, installed: int) -> None:
+        if shape.cleared:
+            held.clear()
+        packed = self.rng.randbytes(16 * shape.stored)
+        ids = tuple(packed[at : at + 16] for at in range(0, len(packed), 16))
+        gone = tuple(held[: shape.removed])
+        held[: shape.removed] = []
+        held += ids
+        events: list[DomainEvent] = []
+        if ids:
+            events.append(
                 BlockStored(
                     holder="gpu",
                     group=0,
                     profile=0,
                     ids=ids,
                     lineage=Lineage.PREFILL,
-                    admitted_after=position.offset,
+                    admitted_after=installed,
                 )
-            ]
-            chains.append(ids)
-            if len(chains) > HELD_CHAINS:
-                gone = chains.pop(0)
-                events.append(BlockEvicted(holder="gpu", group=0, ids=gone, reason=EvictReason.CAPACITY))
-            hook.write(parts={domain: events})
-            self.operations += self.chain * len(events)
-        self.records += records
-        for hook in self.hooks:
-            del hook.position
+            )
+        if gone:
+            events.append(BlockEvicted(holder="gpu", group=0, ids=gone, reason=EvictReason.CAPACITY))
+        said = [Cleared(holders=("gpu",))] if shape.cleared else []
+        hook.write(*said, parts={domain: events} if events else {})
+        self.operations += len(ids) + len(gone)
 
     def delete(self) -> int:
         """Every worker removes what it holds and answers; the request's number."""
         request = self.log.delete()
-        for hook, chains in zip(self.hooks, self.chains, strict=True):
-            hook.held["gpu", "acme"] = {block: 0 for ids in chains for block in ids}
-            self.operations += len(hook.held["gpu", "acme"])
+        for hook, held in zip(self.hooks, self.held, strict=True):
+            hook.held["gpu", "acme"] = dict.fromkeys(held, 0)
+            self.operations += len(held)
             hook.obey(request)
-            chains.clear()
+            held.clear()
         nonce = self.log.nonce(request)
         for hook in self.hooks:
             hook.ack(request, nonce=nonce)
@@ -221,6 +267,7 @@ def main() -> None:
     parser.add_argument(
         "--chain", type=int, nargs="+", default=[64, 4], help="blocks stored by a record; one log for each"
     )
+    parser.add_argument("--captured", action="store_true", help="a log of the captured streams' records too")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--archive", help=argparse.SUPPRESS)
@@ -234,7 +281,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         running_stack(stack_settings(Path(folder) / "home"), extent=Extent.SERVICES) as at,
     ):
-        for chain in options.chain:
+        for chain in [*options.chain, *([CAPTURED] if options.captured else [])]:
             for times in (1, 4):
                 name, records = f"c{chain}x{times}", times * options.records
                 rows += asyncio.run(measure(at.kafka, Path(folder), name, records, chain))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from auditor.record import StreamRecord, UnreadableRecord
@@ -160,7 +160,7 @@ class Hook:
             self.waiting.append(record)
         if fleet.strikes("equivocated"):
             line = record.header_line + b"'"
-            twin = record._replace(header_line=line, header_sha256=sha256(line), signature=None)
+            twin = replace(record, header_line=line, header_sha256=sha256(line), signature=None)
             self.waiting.insert(-1 if fleet.chance(0.5) else len(self.waiting), twin)
 
     def flush(self) -> None:

@@ -53,6 +53,20 @@ async def test_several_rounds_of_a_log_that_stands_end_in_a_proof(case: Case) ->
     assert case.log.rounds == 2
 
 
+@pytest.mark.parametrize(("records", "size"), [(1, 1 << 20), (3, 1 << 20), (64, 1 << 20), (64, 1_500)])
+async def test_how_much_is_folded_at_once_changes_nothing(
+    case: Case, monkeypatch: pytest.MonkeyPatch, records: int, size: int
+) -> None:
+    monkeypatch.setattr("auditor.live.RECORDS_AT_ONCE", records)
+    monkeypatch.setattr("auditor.live.BYTES_AT_ONCE", size)
+    number = case.fleet.request
+    await case.audit.run([number], 0.0, None)
+    one_by_one = case.fleet.log.evidence(number).state()
+    found = case.audit.evidence[number].state()
+    assert found | {"partition_starts": {}} == one_by_one | {"partition_starts": {}}
+    assert case.audit.last.keys() == case.fleet.log.events.keys()
+
+
 async def test_an_ack_that_was_cut_between_two_rounds_proves_nothing(case: Case) -> None:
     records = case.fleet.log.events[case.fleet.b.partition]
 
