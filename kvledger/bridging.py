@@ -129,6 +129,23 @@ async def run_bridges(
     resets = ResetPace(share=settings.reset_share, per_hour=settings.resets_per_hour)
     signer = load_signer(settings.home, Role.ENROLMENT)
     host = HookHost(connection(settings), ring, signer, pace=HostPace(resets=resets))
+    try:
+        await _run_all(settings, engines, say, relearner, host, ring, stopping)
+    except IdentityChangedError:
+        # Who was told to end while the streams were left doesn't learn the engine anew.
+        if not stopping.is_set():
+            raise
+
+
+async def _run_all(
+    settings: Settings,
+    engines: tuple[EngineAddress, ...],
+    say: Say,
+    relearner: Callable[[], Relearner] | None,
+    host: HookHost,
+    ring: KeyRing,
+    stopping: asyncio.Event,
+) -> None:
     async with host, AsyncExitStack() as stack:
         require_log(host.registry)
         inputs = await stack.enter_async_context(

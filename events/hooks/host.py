@@ -129,7 +129,7 @@ class HookHost:
                 wall_ms=self._wall_ms,
             )
             await self._writer.start()
-        except KvledgerError:
+        except (KvledgerError, asyncio.CancelledError):
             await self._control.stop()
             raise
         self.emitter = Emitter(
