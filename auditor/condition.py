@@ -16,6 +16,9 @@ from events.ids import VerdictReason
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
+LISTED_AGAIN_CURE = (
+    "let the store's owner list it again behind the closing nonce and ack, or record its destruction"
+)
 
 
 @dataclass(slots=True)
@@ -167,7 +170,8 @@ def p6_durable(evidence: Evidence, owing: list[Owing], nonce: int | None, found:
             detail = f"{who} told of old copies in it that its owner {owner} may have listed before"
         detail = f"{detail}; {keys.why}" if keys.why else detail
         reason = VerdictReason.DURABLE_TIER_UNCOVERED
-        cure = f"{CURES[reason]}; or {keys.cure}" if keys.cure else ""
+        cure = LISTED_AGAIN_CURE if answers else CURES[reason]
+        cure = f"{cure}; or {keys.cure}" if keys.cure else cure
         found.add("P6", reason, durable_id, detail, waits=waits, cure=cure)
 
 

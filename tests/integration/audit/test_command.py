@@ -150,10 +150,17 @@ async def test_an_auditor_whose_key_was_revoked_writes_no_nonce(published: Publi
     await published.publish()
     code, out, err = published.run("run", "--request", str(request), "--wait", "0")
     assert (code, out, "(revoked_signer); nothing was written" in err) == (78, "", True)
+    assert await control_end(published) == len(log.control.records)
+
+
+async def control_end(published: Published) -> int:
+    """Where kv.control ends."""
     reader = PartitionReader(KafkaConnection(published.kafka), TopicNames(published.prefix).of(CONTROL), 20.0)
     await reader.start(1)
-    assert await reader.ends() == {0: len(log.control.records)}
-    await reader.stop()
+    try:
+        return (await reader.ends())[0]
+    finally:
+        await reader.stop()
 
 
 def home_file(folder: Path) -> Path:

@@ -13,11 +13,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import TopicPartition
 
+from auditor.finding import Verdict
 from auditor.log import PartitionReader
+from events.ids import Role
 from events.kafka.connection import KafkaConnection
 from events.topic import CONTROL, EVENTS, SIGNATURE_HEADER, TopicNames
 from tests.integration.audit.test_checkpoint import started
-from tests.integration.audit.test_command import Published, fleet, published
+from tests.integration.audit.test_command import Published, control_end, fleet, published
 from tests.support.command import KVLEDGER, environment
 from tests.support.live_log import until
 
@@ -86,6 +88,36 @@ async def test_an_aborted_transaction_harms_no_stream(published: Published) -> N
         assert reasons(published, request) == (0, set())
     finally:
         await producer.stop()
+
+
+async def test_an_auditor_whose_grant_is_in_a_hole_judges_and_writes_no_nonce(published: Published) -> None:
+    """A transaction's mark stands where the grant was."""
+    log, topic = published.log, TopicNames(published.prefix).of(CONTROL)
+    first, second, request = fleet(log)
+    for hook in (first, second):
+        hook.obey(request)
+    grant = 1 + [role for role in Role if role is not Role.OPERATOR].index(Role.AUDITOR)
+    whole = log.control.records
+    log.control.records = whole[: grant - 1]
+    await published.publish()
+    producer = AIOKafkaProducer(bootstrap_servers=published.kafka, transactional_id=f"{published.prefix}t")
+    await producer.start()
+    try:
+        value, signature = whole[grant - 1]
+        async with producer.transaction():
+            await producer.send_and_wait(
+                topic, value, key=b"k", partition=0, headers=[(SIGNATURE_HEADER, signature)]
+            )
+    finally:
+        await producer.stop()
+    log.control.records, published.sent[f"{topic}/0"] = whole, grant + 1
+    await published.publish()
+    code, out, err = published.run("run", "--request", str(request), "--wait", "0", "--json")
+    verdict = Verdict.model_validate_json(out)
+    found = {reason.reason.value for reason in verdict.reasons}
+    assert (code, verdict.kind, "topic_compacted" in found) == (3, "PENDING", True)
+    assert f"no nonce is written for request {request}" in err
+    assert await control_end(published) == len(whole)
 
 
 @pytest.mark.timeout(300)
