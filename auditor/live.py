@@ -24,8 +24,8 @@ from events.model.audit import PartitionPosition, Segment
 from events.signing import Verify
 from events.topic import CONTROL, DEFAULT_PARTITIONS, EVENTS
 
-AppendNonce = Callable[[int], Awaitable[object]]
-"""Request number -> offset of the signed audit nonce that was written for it."""
+AppendNonces = Callable[[Sequence[int]], Awaitable[object]]
+"""Writes a signed audit nonce for each of these requests."""
 
 
 ANEW_S = 60.0
@@ -99,7 +99,7 @@ class LiveAudit:
         await self.log.read_control(self._take_control)
         return self.registry.requests
 
-    async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonce | None) -> list[Verdict]:
+    async def run(self, numbers: Sequence[int], wait_s: float, ask: AppendNonces | None) -> list[Verdict]:
         """Verdicts on the given requests as of one frontier. Writes at most one nonce for each; without `ask` none,
         and waits for nothing. Raises
         UnknownRequestError, LogUnavailableError. A log that no longer holds what was read, because its newest
@@ -120,9 +120,9 @@ class LiveAudit:
             if ask is None:
                 return verdicts
             due = [n for n in numbers if n not in asked and wants_nonce(self.evidence[n])]
-            for number in due:
-                asked.add(number)
-                await ask(number)
+            if due:
+                asked.update(due)
+                await ask(due)
             waiting = any(verdict.kind is VerdictKind.PENDING for verdict in verdicts)
             if not due and (not waiting or self._monotonic_s() >= deadline_s):
                 return verdicts

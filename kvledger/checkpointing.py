@@ -15,7 +15,7 @@ from auditor.archive.subject import ArchivedSubjects
 from auditor.checkpoint import NoteKey
 from auditor.finding import Verdict
 from auditor.fold_state import LastRecord, Resumed
-from auditor.live import AppendNonce, LiveAudit
+from auditor.live import AppendNonces, LiveAudit
 from auditor.log import AuditedLog
 from auditor.main_log import origin
 from auditor.registry import ControlFold
@@ -71,7 +71,7 @@ async def judge_anchored(
     audit: LiveAudit,
     numbers: Sequence[int],
     wait_s: float,
-    ask: AppendNonce,
+    ask: AppendNonces,
     archive: str | None = None,
     states: AuditStates | None = None,
 ) -> tuple[list[Verdict], Anchor | None, list[str]]:

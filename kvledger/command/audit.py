@@ -208,17 +208,18 @@ async def _audit(
         requests = await audit.open()
         numbers = chosen(numbers, requests)
 
-        async def ask(number: int) -> None:
+        async def ask(due: Sequence[int]) -> None:
             registry = audit.registry  # another one once the audit has begun to read anew
             code = ExitCode.CONFIGURATION  # which no verdict has
             try:
                 async with control_writer(settings, registry, Role.AUDITOR, exit_code=code) as writer:
-                    await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
+                    for number in due:
+                        await writer.append(AuditNonce(request=number, nonce=secrets.token_hex(16)))
             except CommandError as error:
                 if registry.contiguous:
                     raise
                 # The grant may be in the hole, of which the verdict tells.
-                typer.echo(f"kvledger: no nonce is written for request {number}: {error}", err=True)
+                typer.echo(f"kvledger: no nonce is written: {error}", err=True)
 
         verdicts, anchor, complaints = await judge_anchored(
             settings, audit, numbers, wait_s, ask, archive, states

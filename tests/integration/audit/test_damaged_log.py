@@ -116,7 +116,7 @@ async def test_an_auditor_whose_grant_is_in_a_hole_judges_and_writes_no_nonce(pu
     verdict = Verdict.model_validate_json(out)
     found = {reason.reason.value for reason in verdict.reasons}
     assert (code, verdict.kind, "topic_compacted" in found) == (3, "PENDING", True)
-    assert f"no nonce is written for request {request}" in err
+    assert "no nonce is written" in err
     assert await control_end(published) == len(whole)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -180,7 +181,7 @@ class Steps:
         self.read = log.events.read
         return audit
 
-    async def no_nonce(self, _: int) -> int:
+    async def no_nonce(self, _: Sequence[int]) -> int:
         return 0
 
     def keep(self, audit: LiveAudit) -> None:

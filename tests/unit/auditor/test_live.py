@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from auditor.live import LiveAudit, UnknownRequestError
@@ -34,9 +36,9 @@ class Case:
         self.now_s += 1.0
         return self.now_s
 
-    async def nonce(self, request: int) -> int:
+    async def nonce(self, due: Sequence[int]) -> int:
         """Written, and answered by both."""
-        assert request == self.fleet.request
+        assert due == [self.fleet.request]
         return self.fleet.close()
 
 
@@ -70,12 +72,12 @@ async def test_how_much_is_folded_at_once_changes_nothing(
 async def test_an_ack_that_was_cut_between_two_rounds_proves_nothing(case: Case) -> None:
     records = case.fleet.log.events[case.fleet.b.partition]
 
-    async def cut_as_well(request: int) -> int:
+    async def cut_as_well(due: Sequence[int]) -> int:
         if case.log.rounds == 1:
             # The last record is gone, and another stands where it stood.
             del records[-1]
             records.append(records[0])
-        return await case.nonce(request)
+        return await case.nonce(due)
 
     (verdict,) = await case.audit.run([case.fleet.request], 3.0, cut_as_well)
     assert verdict.kind is not VerdictKind.PROVEN
@@ -86,12 +88,12 @@ async def test_a_nonce_that_was_cut_is_written_again(case: Case) -> None:
     written: list[int] = []
     number = case.fleet.request
 
-    async def write(request: int) -> int:
+    async def write(due: Sequence[int]) -> int:
         if written:
-            written.append(await case.nonce(request))
+            written.append(await case.nonce(due))
         else:
             control = case.fleet.log.control.records
-            written.append(case.fleet.log.nonce(request))
+            written.append(case.fleet.log.nonce(number))
             taken = case.log.control.taken[0]
             await case.log.read_control(lambda _: None)
             assert len(taken) == len(control)
@@ -106,9 +108,8 @@ async def test_a_nonce_that_was_cut_is_written_again(case: Case) -> None:
 
 
 async def test_a_request_that_was_cut_is_unknown(case: Case) -> None:
-    async def cut(request: int) -> int:
-        del case.fleet.log.control.records[request:]
-        return request
+    async def cut(due: Sequence[int]) -> None:
+        del case.fleet.log.control.records[due[0] :]
 
     with pytest.raises(UnknownRequestError):
         await case.audit.run([case.fleet.request], 30.0, cut)
