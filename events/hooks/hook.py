@@ -169,7 +169,11 @@ class Hook:
 
     def feed(self, batch: EngineBatch, admitted_after: int | None = None) -> None:
         """Numbers one batch of the engine, in its order. `admitted_after` is the control offset that was
-        installed when the batch's blocks were admitted, None if nobody knows."""
+        installed when the batch's blocks were admitted, None if nobody knows. A bridge that goes on beside this one
+        may have told the engine a newer one than is installed here: older is claimed then, for what a record claims
+        beyond its own position counts as unknown."""
+        if admitted_after is not None:
+            admitted_after = min(admitted_after, self.installed)
         translation = self._translator.translate(batch, admitted_after)
         self.fed_seq = batch.engine_seq
         if self.obligations.renewed and self._outlet.epoch is not None:

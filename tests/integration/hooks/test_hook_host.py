@@ -243,6 +243,17 @@ async def test_a_deletion_is_obeyed_and_acked_and_other_tenants_stay_warm(
     assert number in provenances
 
 
+async def test_a_mark_of_the_future_is_claimed_as_what_is_installed(log: HookLog, host: HookHost) -> None:
+    engine = SteppedEngine("w0", log.keyring)
+    hook = await engine.start(host)
+    running = engine.engine.admit(engine.engine.plan(engine._request("acme", [1, 2, 3], 0)))
+    assert running is not None
+    engine.step(hook.installed + 7)
+    await applied(log, engine)
+    copies = log.state(_stream(engine)).copies["gpu", 0].values()
+    assert {attributes.admitted_after for _, attributes in copies} == {hook.installed}
+
+
 async def test_an_order_is_discharged_only_after_older_requests_have_ended(
     log: HookLog, host: HookHost
 ) -> None:
