@@ -57,12 +57,6 @@ Moving = tuple[str, Place]
 """A transfer by its name and where it goes: one name may stand for several groups, and in each domain for another."""
 
 
-def claimed(admitted_after: int | None, installed: int) -> int | None:
-    """What a record may claim: nobody who has installed the orders up to `installed` can tell that something was
-    admitted behind a later one."""
-    return None if admitted_after is None or admitted_after > installed else admitted_after
-
-
 @dataclass(slots=True)
 class Content:
     """Of one stream. Profiles go by (alias, number)."""
@@ -114,7 +108,7 @@ class Content:
             case BlockStored():
                 place = Place(event.holder, event.group, alias)
                 if not self._declared(place, event.profile):  # that was told in what is missing
-                    since = claimed(event.admitted_after, installed)
+                    since = self.tables.claimed(event.admitted_after, installed)
                     landed.append(Landing(event.type, place, event.ids, since))
                     return
                 self._land(landed, event, place, event.lineage, CopyState.COMMITTED, None, seq, installed)
@@ -141,7 +135,13 @@ class Content:
                 place = Place(event.holder, event.group, alias)
                 if not self._declared(place, event.profile):
                     return
-                self._start(event.transfer, place, claimed(event.admitted_after, installed), seq, event.ids)
+                self._start(
+                    event.transfer,
+                    place,
+                    self.tables.claimed(event.admitted_after, installed),
+                    seq,
+                    event.ids,
+                )
                 self._land(
                     landed,
                     event,
@@ -192,7 +192,7 @@ class Content:
         for alias, events in record.parts.items():
             for run in (run for event in events if isinstance(event, SnapshotPart) for run in event.runs):
                 profile = self.profiles.get((alias, run.profile))
-                since = claimed(run.admitted_after, installed)
+                since = self.tables.claimed(run.admitted_after, installed)
                 if profile is None:
                     known = False
                     inside = tuple(block for block in run.ids if mark.low <= block <= mark.high)
@@ -235,7 +235,7 @@ class Content:
         installed: int,
     ) -> None:
         profile = self.profiles.get((place.alias, event.profile))
-        since = claimed(event.admitted_after, installed)
+        since = self.tables.claimed(event.admitted_after, installed)
         like = HeldCopy(
             profile,
             event.profile,

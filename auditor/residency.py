@@ -116,6 +116,11 @@ class Tables:
     shadow: dict[Place, dict[bytes, int | None]] = field(default_factory=dict)
     unverified: dict[Place, set[bytes]] = field(default_factory=dict)
 
+    def claimed(self, admitted_after: int | None, installed: int) -> int | None:
+        """What a record may claim: nobody who has installed the orders up to `installed` can tell that something was
+        admitted behind a later one."""
+        return None if admitted_after is None or admitted_after > installed else admitted_after
+
     def chain(self, place: Place, ids: Sequence[bytes], parent: bytes | None, copy: HeldCopy) -> None:
         """Stores ids that continue each other from `parent` (None: the profile's root), which no verdict needs."""
         del parent

@@ -51,6 +51,10 @@ class RowTables(Tables):
     _sizes: dict[tuple[str, int], int] = field(default_factory=dict)
     """At least how many copies a holder's group has; counted again where it meets the bound."""
 
+    def claimed(self, admitted_after: int | None, installed: int) -> int | None:
+        del installed
+        return admitted_after
+
     def put(self, place: Place, ids: Sequence[bytes], copy: HeldCopy) -> None:
         """Stores copies of one parent; a resident one only gets more certain, older and pinned."""
         for block in ids:

@@ -71,9 +71,11 @@ acts = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 1), i
 class Both:
     """One stream under both folds; every record is real bytes through the real codec."""
 
+    INSTALLED = 20  # above every age that is claimed
+
     def __init__(self) -> None:
         self.builder = StreamBuilder()
-        self.builder.control = ControlPosition(offset=20, hash=bytes(32))  # above every age that is claimed
+        self.builder.control = ControlPosition(offset=self.INSTALLED, hash=bytes(32))
         self.index = StreamState(StreamKey("w0", 0, "e1"), 5)
         self.audit = StreamFold(StreamKey("w0", 0, "e1"), 5)
         self.open: list[tuple[str, bytes]] = []

@@ -24,6 +24,8 @@ from tests.support.log import block, stored
 class Rows(Both):
     """One stream under the index's fold and the auditor's rows, with the offsets of its records."""
 
+    INSTALLED = 6  # rows say what was claimed, also what a verdict doesn't believe
+
     def __init__(self) -> None:
         self.offset = -1
         self.since: dict[tuple[str, int, bytes], int] = {}
