@@ -17,7 +17,9 @@ import asyncpg
 import httpx
 import pytest
 
-from auditor.index_audit import IndexAudit, IndexUnavailableError, Round
+from auditor.index_audit import IndexAudit
+from auditor.index_comparison import Round
+from auditor.index_snapshot import IndexUnavailableError
 from auditor.row_finding import FindingKind, LogPlace
 from events.codec import dump
 from events.ids import QuotaLevel, Role, Tier, Unit, VerdictKind
