@@ -7,7 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from auditor.index_audit import IndexAudit, IndexUnavailableError, Round, UnsettledError
+from auditor.index_audit import IndexAudit, UnsettledError
+from auditor.index_comparison import Round
+from auditor.index_snapshot import IndexUnavailableError
 from auditor.row_finding import Finding, FindingKind
 from events.errors import KvledgerError
 from events.kafka.connection import LogUnavailableError

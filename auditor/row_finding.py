@@ -77,6 +77,19 @@ class Findings:
         if self.counts[finding.kind] <= SHOWN:
             self.shown.append(finding)
 
+    def differ(
+        self,
+        kind: FindingKind,
+        where: str,
+        row: Mapping[str, Any],
+        wanted: Mapping[str, Any],
+        record: LogPlace | None,
+    ) -> None:
+        """Adds the index's `row` if it isn't as it is `wanted`, as `differing` says."""
+        both = differing(row, wanted)
+        if both is not None:
+            self.add(Finding(kind, where, *both, record))
+
     def merge(self, other: Findings) -> None:
         room = {kind: SHOWN - min(SHOWN, count) for kind, count in self.counts.items()}
         self.counts += other.counts
@@ -123,6 +136,17 @@ def _without_nul(value: Any) -> Any:
 def told(row: Mapping[str, Any], names: Iterator[str] | list[str] | None = None) -> str:
     """Columns as text, without an id of more than it takes to name it."""
     return " ".join(f"{name}={plain(row[name])}" for name in (row if names is None else names))
+
+
+def told_key(which: tuple[Any, ...]) -> str:
+    """The key that a row is found by."""
+    return "/".join(one.hex() if isinstance(one, bytes) else str(one) for one in which)
+
+
+def told_extra(row: Mapping[str, Any], key: tuple[str, ...]) -> str:
+    """A row of the index that the log has nothing for, without its key and what takes too long to read."""
+    hidden = {*key, "id", "stream_id", "content", "layout", "updated_at"}
+    return told(row, [name for name in row.keys() if name not in hidden])  # noqa: SIM118 - rows aren't mappings
 
 
 def plain(value: Any) -> str:

@@ -3,6 +3,9 @@ writes them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 from sqlalchemy import Table
 
 from indexer.tables import (
@@ -26,6 +29,15 @@ from indexer.tables import (
     TenantUsage,
     Verdict,
 )
+
+PREFETCH = 5_000
+
+
+async def rows(connection: Any, sql: str, *arguments: Any) -> AsyncIterator[Any]:
+    """Through a server-side cursor, inside a transaction: whoever drops each as he has compared it needs no memory
+    for the index."""
+    async for row in connection.cursor(sql, *arguments, prefetch=PREFETCH):
+        yield row
 
 
 def _table(model: type[Base]) -> Table:

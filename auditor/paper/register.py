@@ -21,7 +21,7 @@ from auditor.paper.element import (
 from auditor.paper.ledger import NUMBER, TEXT, Kind, Ledger
 from auditor.paper.sheet import Source
 from auditor.paper.wording import VERDICTS, scope_in_words
-from auditor.report import NOT_JUDGED, Entry, ReportPredicate
+from auditor.report.statement import NOT_JUDGED, Entry, ReportPredicate
 from events.ids import VerdictKind
 
 

@@ -342,7 +342,7 @@ async def _publish(
 async def _newest(settings: Settings, request: int) -> VerdictGiven | None:
     from auditor.log import PartitionReader, read_audit
     from auditor.registry import ControlFold
-    from auditor.report import judged
+    from auditor.report.judgement import judged
     from events.kafka.connection import RawRecord
     from events.signing import verify as holds
     from events.topic import CONTROL

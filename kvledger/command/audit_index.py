@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from auditor.index_audit import IndexAudit, Round
+    from auditor.index_audit import IndexAudit
+    from auditor.index_comparison import Round
     from auditor.index_watch import IndexWatch
 
 HOST = "127.0.0.1"
@@ -123,7 +124,9 @@ async def compare_index(
 ) -> Round:
     """One whole comparison. Raises CommandError."""
     from auditor.archive.failure import ArchiveError
-    from auditor.index_audit import IndexUnavailableError, UnknownPartitionError, UnsettledError
+    from auditor.index_audit import UnsettledError
+    from auditor.index_replay import UnknownPartitionError
+    from auditor.index_snapshot import IndexUnavailableError
     from kvledger.command.archive import refused
     from kvledger.control import or_unavailable
 

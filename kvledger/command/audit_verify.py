@@ -47,7 +47,7 @@ def verify(
     """
     from auditor.paper.element import moment
     from auditor.proof import BundleError, read_statement
-    from auditor.report import is_report
+    from auditor.report.statement import is_report
     from auditor.verify import verify_bundle
     from kvledger.command.report import check_report
     from kvledger.stamping import look, require

@@ -93,7 +93,8 @@ def _read(path: Path, key: str | None) -> tuple[bytes, Paper, dict[str, Ledger]]
     from auditor.paper.register import report_paper, report_tables
     from auditor.paper.sheet import Source, proof_paper
     from auditor.proof import BundleError, read_statement, unseal
-    from auditor.report import is_report, read_report, verify_report
+    from auditor.report.statement import is_report, read_report
+    from auditor.report.verify import verify_report
     from auditor.statement import program_version
     from auditor.verify import verify_bundle
     from events.chain import sha256

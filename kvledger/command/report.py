@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from auditor.anchoring import WitnessPolicy
-    from auditor.report import Judged, ReportPredicate, VerifiedReport
+    from auditor.report.judgement import Judged
+    from auditor.report.statement import ReportPredicate
+    from auditor.report.verify import VerifiedReport
     from events.kafka.connection import RawRecord
 
 TIMEOUT_S = 20.0
@@ -48,7 +50,7 @@ def report(
     Example: kvledger audit report november.jsonl --from 2026-11-01 --to 2026-12-01
     """
     from auditor.proof import BundleError
-    from auditor.report import verify_report
+    from auditor.report.verify import verify_report
     from kvledger.control import or_unavailable
 
     settings = load_settings()
@@ -69,7 +71,7 @@ def check_report(
 ) -> None:
     """`audit verify` for a report. Raises CommandError, or typer.Exit with the documented code."""
     from auditor.proof import BundleError
-    from auditor.report import verify_report
+    from auditor.report.verify import verify_report
     from kvledger.command.audit_verify import require_witnesses
     from kvledger.stamping import look, require
 
@@ -119,7 +121,7 @@ def show(verified: VerifiedReport, *, as_json: bool) -> None:
 
 def _rows(stated: ReportPredicate) -> None:
     from auditor.paper.element import span
-    from auditor.report import NOT_JUDGED
+    from auditor.report.statement import NOT_JUDGED
 
     for entry in stated.entries[:SHOWN]:
         kind = entry.newest.verdict.value if entry.newest is not None else NOT_JUDGED
@@ -135,7 +137,9 @@ async def _make(settings: Settings, first: str, next_: str | None) -> tuple[byte
     from auditor.anchoring import make_anchor
     from auditor.log import AuditedLog, read_audit
     from auditor.registry import ControlFold
-    from auditor.report import Range, judged, make_report
+    from auditor.report.judgement import judged
+    from auditor.report.register import Range
+    from auditor.report.writer import make_report
     from events.ids import Role
     from events.signing import verify
     from events.topic import CONTROL

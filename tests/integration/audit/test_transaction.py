@@ -14,7 +14,7 @@ from aiokafka.structs import TopicPartition
 
 from auditor.log import PartitionReader
 from auditor.registry import ControlFold
-from auditor.report import verify_report
+from auditor.report.verify import verify_report
 from auditor.verify import verify_bundle
 from events.fold.registry import Registry
 from events.ids import Role

@@ -17,7 +17,11 @@ from auditor.paper.register import report_paper, report_tables
 from auditor.paper.sheet import Source
 from auditor.proof import BundleError, seal, unseal
 from auditor.registry import ControlFold
-from auditor.report import Judged, Range, VerifiedReport, is_report, judged, make_report, verify_report
+from auditor.report.judgement import Judged, judged
+from auditor.report.register import Range
+from auditor.report.statement import is_report
+from auditor.report.verify import VerifiedReport, verify_report
+from auditor.report.writer import make_report
 from events.chain import sha256
 from events.codec import dump
 from events.ids import Role, VerdictKind

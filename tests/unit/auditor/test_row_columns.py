@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from auditor.record import StreamRecord, read_record
-from auditor.row_compare import NOT_COMPARED, SHARED, _answers, _holders, _profiles, _stream
+from auditor.row_column import (
+    NOT_COMPARED,
+    SHARED,
+    answer_rows,
+    holder_rows,
+    profile_rows,
+    stream_columns,
+)
 from auditor.row_control import AuditRows, ControlRows, QuotaRows
 from auditor.row_stream import RowStream
 from events.codec import dump
@@ -53,10 +60,10 @@ def compared() -> dict[str, set[str]]:
     )
     quota.feed(RawRecord("kv.quota", 0, 0, None, dump(state), None, 0))
     return {
-        "stream": set(_stream(rows)),
-        "holder": set(_holders(rows)["gpu",].values),
-        "profile": set(_profiles(rows)[ALIAS, 0].values),
-        "deletion_ack": set(_answers(rows)[ALIAS, 3].values),
+        "stream": set(stream_columns(rows)),
+        "holder": set(holder_rows(rows)["gpu",].values),
+        "profile": set(profile_rows(rows)[ALIAS, 0].values),
+        "deletion_ack": set(answer_rows(rows)[ALIAS, 3].values),
         "stream_alias": {"domain"},
         "tenant_usage": {"blocks", "bytes"},
         "copy": {"parent", "since_offset"},
