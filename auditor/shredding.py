@@ -82,8 +82,8 @@ def told_into(case: StreamCase, record: StreamRecord, landed: list[Landing]) -> 
 def declared_keys(evidence: Evidence, durable_id: str) -> frozenset[bytes]:
     """Keys under which anything that the request may cover may lie in a store."""
     aliases: set[bytes | None] = {None}
-    for domain in evidence.scope_domains & set(evidence.alias_keys):
-        aliases.add(store_alias(evidence.alias_keys[domain], durable_id))
+    for domain in evidence.scope.domains & set(evidence.scope.alias_keys):
+        aliases.add(store_alias(evidence.scope.alias_keys[domain], durable_id))
     every = [evidence.registry.stores.encrypted.get((durable_id, alias), []) for alias in aliases]
     return frozenset(key for declared in every for _, key in declared if key is not None)
 
@@ -94,12 +94,12 @@ def shredded(evidence: Evidence, durable_id: str) -> Shredding:
     if not any(store == durable_id for store, _ in stores.encrypted):
         return Shredding()
     since = stores.owned_since.get(durable_id)
-    if since is None or not evidence.scope_domains or evidence.scope_domains - set(evidence.alias_keys):
+    if since is None or not evidence.scope.domains or evidence.scope.domains - set(evidence.scope.alias_keys):
         return Shredding(why="whose keys have to be destroyed can't be told")
     rings: set[str] = set()
     named: dict[str, bytes | None] = {
-        domain: store_alias(evidence.alias_keys[domain], durable_id)
-        for domain in sorted(evidence.scope_domains)
+        domain: store_alias(evidence.scope.alias_keys[domain], durable_id)
+        for domain in sorted(evidence.scope.domains)
     }
     for domain, alias in (named | {NOBODYS: None}).items():
         what = f"what is in domain {domain}" if domain else "what is in no domain that can be named"

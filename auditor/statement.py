@@ -223,4 +223,4 @@ def _reaches(evidence: Evidence, hold: HoldSet) -> bool:
     owners, scope = evidence.registry.domains, evidence.request.scope
     if isinstance(scope, TenantScope) and hold.tenant == scope.tenant:
         return True
-    return any(hold.covers(domain, owners.get(domain)) for domain in evidence.scope_domains)
+    return any(hold.covers(domain, owners.get(domain)) for domain in evidence.scope.domains)
