@@ -2,6 +2,10 @@
 
 Feed all of `kv.control` first, then `kv.events` partition by partition in offset order; either may go on
 later, control always ahead. Nothing here reads a clock or a broker.
+
+Which record of which stream counts is decided here; what is then learnt of it, each by its own rule: what is in scope
+(`known_scope`), how old a copy is (`age`), what its events say besides (`telling`), what an ack says (`ack`), what
+comes late (`late`), how copies end (`ending`), and what a new epoch takes over (`inheritance`).
 """
 
 from __future__ import annotations

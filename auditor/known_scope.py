@@ -64,7 +64,7 @@ class KnownScope:
         return not self.everywhere and is_whole_domain(self.request.scope, domain)
 
     def learn(self, domain: str, block: bytes, parent: bytes) -> None:
-        """A signature speaks for whoever told it."""
+        """Whose child a block is, as a signed record tells it."""
         lineage = self.lineages.get(domain)
         if lineage is None:
             lineage = self.lineages[domain] = Ancestry()

@@ -1,7 +1,9 @@
 """The auditor's own fold of `kv.control`, written apart from `events.fold.registry`.
 
 It works from full records and from a bundle's partial ones (a body or a whole record withheld, its digests
-given), because every record must advance the running hash whoever it concerns.
+given), because every record must advance the running hash whoever it concerns. Whose record counts is the rule of
+`auditor.authority`, what one says of a durable store goes to `auditor.durable_store`, and what people are told of it to
+`auditor.timeline`.
 """
 
 from __future__ import annotations
