@@ -90,15 +90,16 @@ def _evidence_lines(
     }
     if anchor is not None:
         yield from anchor_lines(anchor)
-    for domain in sorted(evidence.scope_domains & set(evidence.alias_keys)):
-        yield {"t": "key", "domain": domain, "alias_key": evidence.alias_keys[domain].hex()}
-    if evidence.bound is not None:
-        leaves = sorted(evidence.bound)
+    scope = evidence.scope
+    for domain in sorted(scope.domains & set(scope.alias_keys)):
+        yield {"t": "key", "domain": domain, "alias_key": scope.alias_keys[domain].hex()}
+    if scope.bound is not None:
+        leaves = sorted(scope.bound)
         for at in range(0, max(1, len(leaves)), MAX_IDS_PER_EVENT):
             packed = b"".join(leaves[at : at + MAX_IDS_PER_EVENT])
             yield {"t": "bound", "ids": base64.b64encode(packed).decode()}
-        if evidence.cut or evidence.missing:
-            yield {"t": "subjects", "cut": evidence.cut, "missing": evidence.missing}
+        if scope.cut or scope.missing:
+            yield {"t": "subjects", "cut": scope.cut, "missing": scope.missing}
     ignored = {one.offset: one for one in evidence.registry.ignored}
     curtain = Curtain(evidence)
     for record in control:
@@ -158,9 +159,9 @@ class Curtain:
 
     def _concerns(self, offset: int, body: ControlBody) -> bool:
         evidence = self._evidence
-        scope, domains = evidence.request.scope, evidence.scope_domains
+        scope, domains = evidence.request.scope, evidence.scope.domains
         tenant = scope.tenant if isinstance(scope, TenantScope) else None
-        if evidence.everywhere:
+        if evidence.scope.everywhere:
             return True
         match body:
             case DeletionRequested():
@@ -190,7 +191,7 @@ class Curtain:
     def _placed(self, body: HoldSet | PolicySet, tenant: str | None) -> bool:
         """Whether it stands on a domain in scope, or on the tenant."""
         owners = self._evidence.registry.domains
-        reached = any(body.covers(domain, owners.get(domain)) for domain in self._evidence.scope_domains)
+        reached = any(body.covers(domain, owners.get(domain)) for domain in self._evidence.scope.domains)
         return reached or (tenant is not None and body.tenant == tenant)
 
 

@@ -1,5 +1,6 @@
 """What is kept of each stream while a request's evidence is gathered: its acks, what came late, how it stood. Plain
-data; `auditor.evidence` fills it."""
+data; `auditor.evidence` fills it, by the rules of `auditor.telling`, `auditor.age`, `auditor.ack`, `auditor.late` and
+`auditor.inheritance`."""
 
 from __future__ import annotations
 
@@ -145,7 +146,33 @@ class StreamCase:
                 self.vouched.pop()
             self.vouched.append((self.chained_from, seq))
 
-    def take_back(self, domain: str) -> None:
+    def domain_of(self, name: bytes) -> str:
+        """The domain of an alias; one without a known name goes by its alias (profile scopes only)."""
+        domain = self.domains.get(name)
+        if domain is None:
+            self.strange_aliases.add(name)
+            return name.hex()
+        return domain
+
+    def answer(self, domain: str, ack: AckRead) -> None:
+        """The newest ack of a domain stands, in the place of any refusal."""
+        self.acks[domain] = ack
+        self.refusals.pop(domain, None)
+        # what landed with an unknown age before was looked at here, if it is still held
+        self.late = [one for one in self.late if one.domain != domain or one.age is not Age.UNKNOWN]
+        if ack.discharging:
+            self.first_discharge.setdefault(domain, ack)
+            self.stands_since.setdefault(domain, ack)
+        else:
+            self._take_back(domain)
+
+    def refuse(self, domain: str, refusal: Refused) -> None:
+        """A refusal stands in the place of any ack."""
+        self.refusals[domain] = refusal
+        self.acks.pop(domain, None)
+        self._take_back(domain)
+
+    def _take_back(self, domain: str) -> None:
         """A refusal, or an ack that finds old copies left, comes behind whatever was acked before."""
         self.stands_since.pop(domain, None)
         self.taken_back.add(domain)

@@ -92,7 +92,7 @@ def foreign_durable(evidence: Evidence, one: Owing, base: Base) -> bool:
         return False
     if base.durable_id in one.destroyed:
         return True
-    return evidence.registry.owners.get(base.durable_id) != one.epoch.body.worker
+    return evidence.registry.stores.owners.get(base.durable_id) != one.epoch.body.worker
 
 
 def destroyed_stores(evidence: Evidence) -> frozenset[str]:
@@ -100,8 +100,8 @@ def destroyed_stores(evidence: Evidence) -> frozenset[str]:
     by a stream that was registered behind it, and with no copies in it told of by a writer who knew of it."""
     found = {
         name: at
-        for name, at in evidence.registry.destroyed.items()
-        if evidence.registry.enrolled.get(name, -1) < at
+        for name, at in evidence.registry.stores.destroyed.items()
+        if evidence.registry.stores.enrolled.get(name, -1) < at
     }
     for case in evidence.streams.values() if found else ():
         for holder in case.fold.holders.values():
@@ -148,8 +148,8 @@ def p6_durable(evidence: Evidence, owing: list[Owing], nonce: int | None, found:
         for holder in case.fold.holders.values()
         if holder.durable_id is not None
     }
-    for durable_id in sorted((declared | set(registry.owners)) - destroyed_stores(evidence)):
-        owner = registry.owners.get(durable_id)
+    for durable_id in sorted((declared | set(registry.stores.owners)) - destroyed_stores(evidence)):
+        owner = registry.stores.owners.get(durable_id)
         theirs = [one for one in owing if one.epoch.body.worker == owner]
         answers = [
             one

@@ -73,7 +73,7 @@ class Endings:
     def in_all(self, evidence: Evidence, how: How) -> int:
         """How many are in scope, or not known to be out of it, by all that was read."""
         return self.counted.get(how, 0) + sum(
-            one.how == how and evidence.covers(one.domain, one.block, one.profile) is not Covered.NO
+            one.how == how and evidence.scope.covers(one.domain, one.block, one.profile) is not Covered.NO
             for one in self.undecided
         )
 
@@ -122,10 +122,10 @@ def _end_transfer(
                 if copy.transfer == told.transfer and copy.state is CopyState.PENDING
             ]
             _these(evidence, case, moving.place, pending, gone, "rejected", found)
-        if evidence.claim_age(case, moving).value != "fresh":
+        if evidence.ages.of_transfer(case, moving).value != "fresh":
             end = TransferEnd(told.transfer, moving.place.holder, len(moving.ids), state, seq)
             domain = _domain(case, moving.place)
-            ids = moving.ids[:1] if evidence.reaches_all(domain) else moving.ids
+            ids = moving.ids[:1] if evidence.scope.reaches_all(domain) else moving.ids
             found.transfers.append((end, domain, ids))
 
 
@@ -152,10 +152,10 @@ def _these(
     found: Endings,
 ) -> None:
     table, domain = case.fold.tables.places.get(place, {}), _domain(case, place)
-    decided = evidence.reaches_all(domain)
+    decided, age = evidence.scope.reaches_all(domain), evidence.ages.of_copy
     for block in blocks:
         copy = table.get(block)
-        if copy is None or (place, block) in gone or evidence.age(case, place, copy).value == "fresh":
+        if copy is None or (place, block) in gone or age(case, place, copy).value == "fresh":
             continue
         gone.add((place, block))
         if decided:
@@ -165,7 +165,7 @@ def _these(
 
 
 def _concerns(evidence: Evidence, domain: str, ids: Iterable[bytes]) -> bool:
-    return any(evidence.covers(domain, block, None) is not Covered.NO for block in ids)
+    return any(evidence.scope.covers(domain, block, None) is not Covered.NO for block in ids)
 
 
 def _domain(case: StreamCase, place: Place) -> str:
@@ -215,6 +215,6 @@ def _over(evidence: Evidence, case: StreamCase) -> Iterator[TransferEnd]:
 
 def _open(evidence: Evidence, case: StreamCase) -> Iterator[TransferEnd]:
     for (name, _), moving in case.fold.transfers.items():
-        fresh = evidence.claim_age(case, moving).value == "fresh"
+        fresh = evidence.ages.of_transfer(case, moving).value == "fresh"
         if not fresh and _concerns(evidence, _domain(case, moving.place), moving.ids):
             yield TransferEnd(name, moving.place.holder, len(moving.ids), "open", moving.seq)

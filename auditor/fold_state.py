@@ -121,7 +121,7 @@ def pack(
         request=request.number,
         request_sha256=request.record_sha256,
         rule=rule,
-        keys=keys_digest(evidence.alias_keys),
+        keys=keys_digest(evidence.scope.alias_keys),
         main_size=main[0],
         main_root=main[1],
         partitions=tuple(partitions),
@@ -169,7 +169,7 @@ def unpack(
 
 def _outdated(evidence: Evidence, registry: ControlFold) -> str:
     """Why a log read from its start would be folded otherwise, as kv.control is now; "" if it would not."""
-    if evidence.domains() != evidence.scope_domains:
+    if evidence.scope.stale():
         return "the domains in scope have changed"
     if any(stream in registry.epochs for stream in (*evidence.strangers, *evidence.unplaced)):
         return "a stream that was a stranger's has been registered"

@@ -103,7 +103,7 @@ def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
             base = ack.bases.get(resident.place.holder)
             if base is not None and foreign_durable(evidence, one, base):
                 continue
-            covered = evidence.covers(domain, resident.block, resident.profile)
+            covered = evidence.scope.covers(domain, resident.block, resident.profile)
             if covered is Covered.NO:
                 continue
             if covered is Covered.UNDECIDED:
@@ -131,7 +131,9 @@ def p4_nothing_old(evidence: Evidence, one: Owing, found: Findings) -> None:
 
 def _decide(evidence: Evidence) -> str:
     """Leaves that were bound too late are named by another request; for a lost ancestor nothing precise helps."""
-    return "request the subject's deletion again: more leaves are bound by now" if evidence.unnamed else ""
+    return (
+        "request the subject's deletion again: more leaves are bound by now" if evidence.scope.unnamed else ""
+    )
 
 
 def _still_held(
@@ -226,7 +228,7 @@ def _unvouched(case: StreamCase, late: Late, count: int, found: Findings, *, liv
 
 def _count(evidence: Evidence, late: Late) -> tuple[int, int]:
     """How many of the landed ids are in scope, and of how many that can't be told."""
-    answers = [evidence.covers(late.domain, block, late.profile) for block in late.ids]
+    answers = [evidence.scope.covers(late.domain, block, late.profile) for block in late.ids]
     return answers.count(Covered.YES), answers.count(Covered.UNDECIDED)
 
 

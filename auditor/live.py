@@ -207,7 +207,7 @@ class LiveAudit:
         ends = await self.log.events.ends()
         control_end = await self.log.read_control(self._take_control)
         self.registry.reach(control_end)
-        stale = any(one.domains() != one.scope_domains for one in self.evidence.values())
+        stale = any(one.scope.stale() for one in self.evidence.values())
         if stale and self.resumed:
             await self._from_the_start()
             starts = await self.log.open_events(partitions)

@@ -27,12 +27,12 @@ def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> No
             "P2", VerdictReason.MEMBERSHIP_INCOMPLETE, str(stream), f"not registered, writes at {offset}"
         )
     request = f"request {evidence.request.number}"
-    if not evidence.scope_domains:
+    if not evidence.scope.domains:
         detail = "no domain of this scope is known"
         found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail)
     if isinstance(scope, SubjectScope):
         p2_subject(evidence, scope, request, found)
-    for domain in sorted(evidence.scope_domains - set(evidence.alias_keys)):
+    for domain in sorted(evidence.scope.domains - set(evidence.scope.alias_keys)):
         found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, domain, "its alias key is not in the key ring")
     if isinstance(scope, TenantScope):
         for domain, tenant in sorted(registry.admissions):
@@ -51,23 +51,20 @@ def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Fin
     """Every leaf that is bound to the subject was looked at."""
     if scope.pseudonym is None:
         return
-    if evidence.bound is None:
+    known = evidence.scope
+    if known.bound is None:
         detail, cure = "kv.subjects was not read", "audit where kv.subjects can be read"
         found.add("P2", VerdictReason.NOT_EVALUATED, request, detail, cure=cure)
         return
-    if scope.leaves is None and evidence.bound:
-        detail = f"{len(evidence.bound)} leaves are bound to the subject; the request names none"
+    if scope.leaves is None and known.bound:
+        detail = f"{len(known.bound)} leaves are bound to the subject; the request names none"
         cure = "request the subject's deletion again: more leaves are bound by now"
         found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, request, detail, cure=cure)
-    if evidence.cut:
-        detail = (
-            f"kv.subjects begins at {evidence.cut}; what was bound to the subject before that is not known"
-        )
+    if known.cut:
+        detail = f"kv.subjects begins at {known.cut}; what was bound to the subject before that is not known"
         found.add("P2", VerdictReason.RETENTION_TRUNCATED, request, detail, cure=BOUND)
-    if evidence.missing:
-        detail = (
-            f"{evidence.missing} offsets of kv.subjects hold no record; what was bound there is not known"
-        )
+    if known.missing:
+        detail = f"{known.missing} offsets of kv.subjects hold no record; what was bound there is not known"
         found.add("P2", VerdictReason.TOPIC_COMPACTED, request, detail, cure=BOUND)
 
 

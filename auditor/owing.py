@@ -30,4 +30,4 @@ class Owing:
 
 
 def owed_domains(evidence: Evidence) -> list[str]:
-    return sorted(evidence.scope_domains & set(evidence.alias_keys))
+    return sorted(evidence.scope.domains & set(evidence.scope.alias_keys))

@@ -117,7 +117,7 @@ class ControlRows:
                 row = {"soft": body.soft, "hard": body.hard, "set_at_offset": offset}
                 self.limits[body.tenant, body.tier.value, body.unit.value] = RowOf(offset, row)
             case HolderEnrolled():
-                gone = body.durable_id in self.fold.destroyed
+                gone = body.durable_id in self.fold.stores.destroyed
                 row = {"tier": body.tier.value, "owner": body.owner, "destroyed": gone}
                 self.stores[body.durable_id] = RowOf(offset, row)
             case HolderDestroyed():

@@ -54,7 +54,7 @@ def told_by_others(
             ToldThere(stream, case.epoch.life, one is not None, domain, behind)
             for domain in owed_domains(evidence)
             if any(
-                evidence.covers(domain, block, profile) is not Covered.NO
+                evidence.scope.covers(domain, block, profile) is not Covered.NO
                 for block, profile in _there(evidence, case, one, domain, names)
             )
         ]
@@ -80,5 +80,5 @@ def _there(
 
 def _not_fresh(evidence: Evidence, case: StreamCase, place: Place) -> Iterator[tuple[bytes, str | None]]:
     for block, copy in case.fold.tables.places[place].items():
-        if evidence.age(case, place, copy) is not Age.FRESH:
+        if evidence.ages.of_copy(case, place, copy) is not Age.FRESH:
             yield block, copy.profile

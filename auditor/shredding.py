@@ -82,28 +82,28 @@ def told_into(case: StreamCase, record: StreamRecord, landed: list[Landing]) -> 
 def declared_keys(evidence: Evidence, durable_id: str) -> frozenset[bytes]:
     """Keys under which anything that the request may cover may lie in a store."""
     aliases: set[bytes | None] = {None}
-    for domain in evidence.scope_domains & set(evidence.alias_keys):
-        aliases.add(store_alias(evidence.alias_keys[domain], durable_id))
-    every = [evidence.registry.encrypted.get((durable_id, alias), []) for alias in aliases]
+    for domain in evidence.scope.domains & set(evidence.scope.alias_keys):
+        aliases.add(store_alias(evidence.scope.alias_keys[domain], durable_id))
+    every = [evidence.registry.stores.encrypted.get((durable_id, alias), []) for alias in aliases]
     return frozenset(key for declared in every for _, key in declared if key is not None)
 
 
 def shredded(evidence: Evidence, durable_id: str) -> Shredding:
     """Whether everything in a store that the request may cover lies under keys that are gone."""
-    registry = evidence.registry
-    if not any(store == durable_id for store, _ in registry.encrypted):
+    stores = evidence.registry.stores
+    if not any(store == durable_id for store, _ in stores.encrypted):
         return Shredding()
-    since = registry.owned_since.get(durable_id)
-    if since is None or not evidence.scope_domains or evidence.scope_domains - set(evidence.alias_keys):
+    since = stores.owned_since.get(durable_id)
+    if since is None or not evidence.scope.domains or evidence.scope.domains - set(evidence.scope.alias_keys):
         return Shredding(why="whose keys have to be destroyed can't be told")
     rings: set[str] = set()
     named: dict[str, bytes | None] = {
-        domain: store_alias(evidence.alias_keys[domain], durable_id)
-        for domain in sorted(evidence.scope_domains)
+        domain: store_alias(evidence.scope.alias_keys[domain], durable_id)
+        for domain in sorted(evidence.scope.domains)
     }
     for domain, alias in (named | {NOBODYS: None}).items():
         what = f"what is in domain {domain}" if domain else "what is in no domain that can be named"
-        declared = registry.encrypted.get((durable_id, alias), [])
+        declared = stores.encrypted.get((durable_id, alias), [])
         bare = [offset for offset, key in declared if key is None]
         if bare:
             return Shredding(why=f"{what} lies unencrypted by kv.control/{bare[0]}")
@@ -130,12 +130,12 @@ def shredded(evidence: Evidence, durable_id: str) -> Shredding:
 
 def _ends(evidence: Evidence, key: bytes) -> tuple[dict[str, int], Shredding | None]:
     """By ring, the record of the key's destruction there; or what is missing."""
-    registry = evidence.registry
-    listed = registry.rings.get(key, {})
+    stores = evidence.registry.stores
+    listed = stores.rings.get(key, {})
     if not listed:
         cure = "list every ring that ever held the key: kvledger key rings"
         return {}, Shredding(why=f"no ring is listed for key {key.hex()}", cure=cure)
-    ends = {ring: registry.key_ends.get((key, ring), -1) for ring in listed}
+    ends = {ring: stores.key_ends.get((key, ring), -1) for ring in listed}
     left = sorted(ring for ring, (offset, _) in listed.items() if ends[ring] < offset)
     if left:
         names = ", ".join(left)

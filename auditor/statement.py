@@ -146,7 +146,7 @@ def _cosigned(note: Note, key: NoteKey) -> int | None:
 
 def _timeline(evidence: Evidence) -> Iterator[Moment]:
     number = evidence.request.number
-    for told in evidence.registry.told:
+    for told in evidence.registry.timeline.told:
         mine = told.offset == number
         if told.offset < number or (told.kind == "deletion_requested" and not mine):
             continue
@@ -163,7 +163,7 @@ def _attestations(verdict: Verdict, evidence: Evidence) -> Iterator[AttestationS
         one.durable_id for one in verdict.holders if one.discharge.startswith(SHREDDED) and one.durable_id
     }
     keys = frozenset[bytes]().union(*(declared_keys(evidence, store) for store in shreds))
-    for word in evidence.registry.words:
+    for word in evidence.registry.timeline.words:
         attester: str | None = None
         match word.body:
             case ExitAttested() as body if word.offset in named:
@@ -189,7 +189,7 @@ def _holds(evidence: Evidence) -> list[HoldStated]:
     """Legal holds on something in scope that stand, or stood when the request was written. One that is placed
     again under its name takes the earlier one's place."""
     found: list[HoldStated] = []
-    for word in evidence.registry.words:
+    for word in evidence.registry.timeline.words:
         who = word.header.key_scope or word.header.signer
         if isinstance(word.body, HoldSet) and _reaches(evidence, word.body):
             found = [one for one in found if one.hold != word.body.hold or one.released_at is not None]
@@ -223,4 +223,4 @@ def _reaches(evidence: Evidence, hold: HoldSet) -> bool:
     owners, scope = evidence.registry.domains, evidence.request.scope
     if isinstance(scope, TenantScope) and hold.tenant == scope.tenant:
         return True
-    return any(hold.covers(domain, owners.get(domain)) for domain in evidence.scope_domains)
+    return any(hold.covers(domain, owners.get(domain)) for domain in evidence.scope.domains)

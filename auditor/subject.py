@@ -39,8 +39,9 @@ async def bind(log: AuditReader, evidence: Iterable[Evidence], sealed: Sequence[
 
     read = await log.read_subjects(take)
     for one, bindings, bound_to in wanted:
-        one.bound, one.cut, one.missing = None, 0, 0
+        known = one.scope
+        known.bound, known.cut, known.missing = None, 0, 0
         if read is not None:
-            one.bound, one.cut = frozenset(bindings.leaves), read.start
-            one.missing = len(read) - seen + max(0, bound_to - read.stop)
+            known.bound, known.cut = frozenset(bindings.leaves), read.start
+            known.missing = len(read) - seen + max(0, bound_to - read.stop)
     return [] if read is None else watch.settle(read.stop, start=read.start).problems

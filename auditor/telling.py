@@ -1,15 +1,21 @@
-"""Whose word a record's events are: what counts under a signature only, and which holders it says hold something, so
-that they aren't dead. Pure."""
+"""Whose word a record's events are: what counts under a signature only, which holders it says hold something, so that
+they aren't dead, and what else is learnt of it for its stream and the scope."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from auditor.case import StreamCase
+from auditor.content import Landing
+from auditor.known_scope import KnownScope
+from auditor.lineage import links
 from auditor.record import StreamRecord
+from auditor.residency import Place
 from events.model.part import (
     Ack,
     BlockEvicted,
+    BlockInvalidated,
     BlockStored,
     Closed,
     DomainEvent,
@@ -45,7 +51,42 @@ def without_words(record: StreamRecord) -> StreamRecord:
     )
 
 
-def transfers_named(event: DomainEvent) -> Iterator[str]:
+def learn(
+    scope: KnownScope,
+    case: StreamCase,
+    record: StreamRecord,
+    landed: list[Landing],
+    *,
+    signed: bool,
+    heir: bool,
+) -> None:
+    """Takes in what a record tells besides the copies themselves, which have `landed`. Which block is whose child is
+    learnt once a record is `signed`, as its signature speaks for those before it; of which transfers a stream tells is
+    kept if it is the `heir` of an earlier epoch of its engine life."""
+    arrived = [one.place.holder for one in landed if one.event == "transfer_committed"]
+    for holder in (*_told_of(record), *arrived):
+        # It tells of copies in the holder, so that its memory was there when the record was written.
+        case.told_seq = record.header.seq
+        case.told_under[holder] = case.reached
+    for name, events in record.parts.items():
+        domain = case.domain_of(name)
+        keep = not scope.everywhere and not scope.reaches_all(domain)
+        for event in events:
+            if type(event) is BlockStored or type(event) is TransferStarted:
+                case.appeared[Place(event.holder, event.group, name)] = record.header.seq
+            elif type(event) is BlockInvalidated and event.request == scope.request.number:
+                case.removed += len(event.ids)
+            if keep:
+                case.unvouched += [(domain, block, parent) for block, parent in links(event)]
+            if heir:
+                case.moves.update((domain, transfer) for transfer in _transfers_named(event))
+    if signed:
+        for domain, block, parent in case.unvouched:
+            scope.learn(domain, block, parent)
+        case.unvouched.clear()
+
+
+def _transfers_named(event: DomainEvent) -> Iterator[str]:
     """Names of transfers of which the event says how they stand."""
     match event:
         case TransferStarted() | TransferCommitted() | TransferAborted() | TransferRejected():
@@ -56,7 +97,7 @@ def transfers_named(event: DomainEvent) -> Iterator[str]:
             return
 
 
-def told_of(record: StreamRecord) -> set[str]:
+def _told_of(record: StreamRecord) -> set[str]:
     """Names of holders of which the record tells copies: stored, begun, landed, moved, listed, or counted in the pool.
     A commit, and a look into the pool, names none: it gives ""."""
     listed, told = "", set[str]()

@@ -14,8 +14,8 @@ def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
     if one.case is None:
         return
     for name, domain in one.case.domains.items():
-        for transfer in evidence.open_transfers(one.case, name):
-            answers = [evidence.covers(domain, block, None) for block in transfer.ids]
+        for transfer in evidence.ages.open_transfers(one.case, name):
+            answers = [evidence.scope.covers(domain, block, None) for block in transfer.ids]
             if any(answer is not Covered.NO for answer in answers):
                 detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
                 found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)
@@ -30,8 +30,8 @@ def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
         later = (*earlier[index + 1 :], one.case)
         named = frozenset[tuple[str, str]]().union(*(told.moves for told in later))
         for name, domain in case.domains.items():
-            for transfer in evidence.open_transfers(case, name):
-                answers = [evidence.covers(domain, block, None) for block in transfer.ids]
+            for transfer in evidence.ages.open_transfers(case, name):
+                answers = [evidence.scope.covers(domain, block, None) for block in transfer.ids]
                 if (domain, transfer.name) not in named and any(a is not Covered.NO for a in answers):
                     detail = f"transfer {transfer.name} of an earlier epoch has not ended"
                     found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

@@ -44,7 +44,7 @@ def judge(
         p1_anchored(anchoring, found)
     for skipped in sorted(without):
         found.add(skipped, VerdictReason.NOT_EVALUATED, f"request {evidence.request.number}", "left out")
-    if evidence.domains() != evidence.scope_domains:
+    if evidence.scope.stale():
         detail = "the domains in scope have changed while the log was read"
         found.add("P2", VerdictReason.NOT_EVALUATED, "kv.control", detail, waits=True)
     found.assumptions += [anchoring.line, "workers tell the truth in what they sign"]
@@ -55,7 +55,7 @@ def judge(
         request=evidence.request.number,
         scope=evidence.request.scope,
         requester=evidence.request.requester,
-        domains=tuple(sorted(evidence.scope_domains)),
+        domains=tuple(sorted(evidence.scope.domains)),
         frontier=tuple(frontier),
         control_hash=evidence.registry.hash.hex(),
         closing_nonce=nonce,
@@ -253,9 +253,9 @@ def _holders_of(
     destroyed_stores: frozenset[str],
     shreds: ShreddedStores,
 ) -> list[HolderFound]:
-    acks = [] if case is None else [case.acks[d] for d in sorted(evidence.scope_domains) if d in case.acks]
+    acks = [] if case is None else [case.acks[d] for d in sorted(evidence.scope.domains) if d in case.acks]
     last = max(acks, key=lambda ack: ack.seq, default=None)
-    complete = bool(acks) and len(acks) == len(evidence.scope_domains) and all(a.discharging for a in acks)
+    complete = bool(acks) and len(acks) == len(evidence.scope.domains) and all(a.discharging for a in acks)
     holders: list[HolderView | None] = list(case.fold.holders.values()) if case is not None else []
     rows: list[HolderFound] = []
     for holder in holders or [None]:

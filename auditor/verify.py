@@ -178,13 +178,14 @@ def _evidence(registry: ControlFold, stated: Verdict, lines: list[dict[str, Any]
     if form["version"] != 1 or form["request"] != stated.request:
         raise BundleError("the evidence has an unknown format")
     evidence.partition_starts = {int(p): int(offset) for p, offset in form["starts"].items()}
+    scope = evidence.scope
     last: dict[int, int] = {}
     for line in lines:
         kind = line["t"]
         if kind == "bound":
-            evidence.bound = (evidence.bound or frozenset()) | _ids(line["ids"])
+            scope.bound = (scope.bound or frozenset()) | _ids(line["ids"])
         if kind == "subjects":
-            evidence.cut, evidence.missing = evidence.cut + line["cut"], evidence.missing + line["missing"]
+            scope.cut, scope.missing = scope.cut + line["cut"], scope.missing + line["missing"]
         if kind in ("format", "key", "bound", "subjects", "control", "anchor", "segment"):
             continue
         partition, offset = int(line["p"]), int(line["o"])

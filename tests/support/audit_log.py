@@ -150,13 +150,14 @@ class AuditLog:
         for offset, (value, signature) in enumerate(self.control.records):
             if offset not in lost:
                 registry.feed(offset, value, signature)
-        known = RING if ring is None else ring
-        keys = {domain: RING[domain].alias_key for domain in known}
+        shown = RING if ring is None else ring
+        keys = {domain: RING[domain].alias_key for domain in shown}
         evidence = Evidence(registry.requests[request], registry, keys, verify)
         evidence.partition_starts = self.starts
         scope = evidence.request.scope
         if isinstance(scope, SubjectScope) and scope.pseudonym is not None and self.bound is not None:
-            evidence.bound, evidence.cut, evidence.missing = frozenset(self.bound), self.cut, self.missing
+            known = evidence.scope
+            known.bound, known.cut, known.missing = frozenset(self.bound), self.cut, self.missing
         for partition, records in sorted(self.events.items(), reverse=backwards):
             for offset, raw in enumerate(records):
                 if offset >= self.starts.get(partition, 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass
 
 from auditor.registry import ControlFold
@@ -75,9 +75,4 @@ BEGUN = _begun()
 
 def begun() -> ControlFold:
     """A registry of one's own that has folded the log's first records."""
-    made = copy(BEGUN)
-    for name in BEGUN.__slots__:
-        content = getattr(BEGUN, name)
-        if isinstance(content, dict | list | set):
-            setattr(made, name, copy(content))
-    return made
+    return deepcopy(BEGUN)

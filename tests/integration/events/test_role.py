@@ -167,7 +167,7 @@ async def test_a_key_can_do_nothing_of_another_role(kafka: str, topic_prefix: st
         await audited.start(1)
         await audited.read_to(await audited.ends(), take)
         assert len(fold.ignored) == sent + 1
-        assert (fold.fences, fold.exits, len(fold.requests), fold.owners) == ({}, {}, 1, {})
+        assert (fold.fences, fold.exits, len(fold.requests), fold.stores.owners) == ({}, {}, 1, {})
         assert fold.hash == reader.registry.hash
     finally:
         await out.stop()

@@ -46,32 +46,34 @@ def test_lost_records_make_no_verdict_on_keys_unsound() -> None:
 
 
 def _every_ring(fold: ControlFold) -> None:
-    fold.key_ends = {(key, ring): 1 << 60 for key, rings in fold.rings.items() for ring in rings}
+    fold.stores.key_ends = {
+        (key, ring): 1 << 60 for key, rings in fold.stores.rings.items() for ring in rings
+    }
 
 
 def _lists_of_later(fold: ControlFold) -> None:
-    for rings in fold.rings.values():
+    for rings in fold.stores.rings.values():
         rings.pop("late", None)
 
 
 def _what_is_taken_back(fold: ControlFold) -> None:
-    fold.key_ends = dict.fromkeys(fold.key_ends, 1 << 60)
+    fold.stores.key_ends = dict.fromkeys(fold.stores.key_ends, 1 << 60)
 
 
 def _what_lies_unencrypted(fold: ControlFold) -> None:
-    for declared in fold.encrypted.values():
+    for declared in fold.stores.encrypted.values():
         declared[:] = [one for one in declared if one[1] is not None]
 
 
 def _keys_of_before(fold: ControlFold) -> None:
-    for declared in fold.encrypted.values():
+    for declared in fold.stores.encrypted.values():
         declared[:] = [(declared[0][0], declared[-1][1])]
 
 
 def _what_is_undeclared(fold: ControlFold) -> None:
-    known = next(iter(fold.encrypted.values()), [])
+    known = next(iter(fold.stores.encrypted.values()), [])
     for alias in ALIASES.values():
-        fold.encrypted.setdefault((STORE, alias), known)
+        fold.stores.encrypted.setdefault((STORE, alias), known)
 
 
 BLIND: dict[str, Callable[[ControlFold], None]] = {

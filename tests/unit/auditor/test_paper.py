@@ -17,7 +17,7 @@ from auditor.paper.pdf import to_pdf
 from auditor.paper.sheet import Source, proof_paper
 from auditor.paper.wording import CONDITIONS, MOMENTS, REASONS, STANDINGS, VERDICTS, scope_in_words
 from auditor.proof import Predicate, read_statement, unseal
-from auditor.registry import TIMED_KINDS
+from auditor.timeline import TIMED_KINDS
 from events.chain import sha256
 from events.ids import Role, VerdictKind, VerdictReason
 from events.model.control import DeletionRequested, Fenced, TenantScope

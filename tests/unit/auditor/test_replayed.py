@@ -83,11 +83,15 @@ OLD: dict[str, tuple[ControlBody, Role, Callable[[ControlFold], object]]] = {
     "an owner": (
         HolderEnrolled(durable_id="d", tier=Tier.DISK, owner="a"),
         Role.ENROLMENT,
-        lambda f: f.owners,
+        lambda f: f.stores.owners,
     ),
     "a hold": (HoldSet(hold="h", tenant="acme", reason="r"), Role.CONTROL, lambda f: f.holds),
     "a release": (HoldReleased(hold="h"), Role.CONTROL, lambda f: f.holds),
-    "a destruction": (HolderDestroyed(durable_id="d", evidence="e"), Role.SUPERVISOR, lambda f: f.destroyed),
+    "a destruction": (
+        HolderDestroyed(durable_id="d", evidence="e"),
+        Role.SUPERVISOR,
+        lambda f: f.stores.destroyed,
+    ),
     "an inventory": (InventoryStated(source="s", members=()), Role.SUPERVISOR, lambda f: f.inventories),
 }
 

@@ -32,7 +32,7 @@ class Both:
     def enrol(self, owner: str) -> str:
         self.say(HolderEnrolled(durable_id="s", tier=Tier.REMOTE, owner=owner), Role.ENROLMENT)
         named = self.index.durable_owners["s"].owner
-        assert self.audit.owners["s"] == named
+        assert self.audit.stores.owners["s"] == named
         return named
 
     def register(self, worker: str, epoch: str, *, rank: int = 0, life: str = "life-1") -> None:

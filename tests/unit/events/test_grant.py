@@ -76,8 +76,8 @@ class All:
             unread = [one.offset for one in self.audit.ignored if one.unread]
             assert (self.second.broken, self.second.unread) == (broken, unread)
             assert self.second.exits == self.audit.exits
-            assert self.second.owners == self.audit.owners
-            assert self.second.destroyed == self.audit.destroyed
+            assert self.second.owners == self.audit.stores.owners
+            assert self.second.destroyed == self.audit.stores.destroyed
             assert sorted(self.second.epochs) == [tuple_of(stream) for stream in sorted(self.audit.epochs)]
             assert set(self.index.registrations) == set(self.audit.epochs)
         return why
