@@ -12,7 +12,7 @@ from auditor.owing import Owing, owed_domains
 from auditor.registry import EpochRegistered
 from auditor.shared_store import ToldThere, told_by_others
 from auditor.shredding import shredded
-from events.ids import VerdictReason
+from events.ids import Inventory, VerdictReason
 
 SHOWN_IDS = 8
 SHOWN_RECORDS = 20
@@ -212,7 +212,7 @@ def closing_nonce(evidence: Evidence, owing: list[Owing]) -> int | None:
 
 def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) -> bool:
     epochs = (*one.earlier, one.epoch)
-    if epochs[0].epoch_no > nonce:
+    if epochs[0].epoch_no > nonce and _born_empty(evidence, epochs):
         return True
     for epoch in reversed(epochs):
         case = evidence.streams.get(epoch.stream)
@@ -222,6 +222,18 @@ def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) 
         if case is not None and domain in case.taken_back:
             return False  # what was acked before that no longer stands
     return False
+
+
+def _born_empty(evidence: Evidence, epochs: tuple[EpochRegistered, ...]) -> bool:
+    """Whether a life held nothing when it was first reported: of what was there before it could have sent something
+    on, before it was enrolled."""
+    first = next((epoch for epoch in epochs if evidence.reported(epoch)), None)
+    if first is None:
+        return True  # it hasn't told anything, and owes its ack
+    case = evidence.streams.get(first.stream)
+    if case is None or case.fold.seen.first != 0 or case.fold.opened is None:
+        return False
+    return all(holder.inventory is Inventory.EMPTY for holder in case.fold.opened.holders)
 
 
 def answers_nonce(one: Owing, ack: AckRead, nonce: int) -> bool:

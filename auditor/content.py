@@ -6,7 +6,7 @@ one means is `auditor.fold`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -51,6 +51,8 @@ class OpenTransfer(NamedTuple):
     provenance: int | None
     seq: int
     ids: tuple[bytes, ...]
+    begun: int = 1
+    """How often it was started since it was last over: so many ends end it."""
 
 
 Moving = tuple[str, Place]
@@ -116,7 +118,7 @@ class Content:
                 place = Place(event.holder, event.group, alias)
                 if event.certain:
                     expires = event.reason is EvictReason.EXPIRED
-                    expired = self._under_way(place, event.ids) if expires else set()
+                    expired = self._under_way(place, event.ids) if expires else {}
                     self.tables.drop(place, event.ids)
                     self._expire_transfers(place, expired)
                 else:
@@ -128,9 +130,8 @@ class Content:
             case ProfileRetired():
                 if (alias, event.profile) in self.profiles:
                     self.retired.add((alias, event.profile))
-                for place, table in self.tables.places.items():
-                    if place.alias == alias:
-                        self.tables.drop(place, [b for b, c in table.items() if c.number == event.profile])
+                for place, blocks in self._under_profile(alias, event.profile):
+                    self.tables.drop(place, blocks)
             case TransferStarted():
                 place = Place(event.holder, event.group, alias)
                 if not self._declared(place, event.profile):
@@ -162,7 +163,8 @@ class Content:
                     landed.append(Landing(event.type, transfer.place, transfer.ids, transfer.provenance))
             case TransferAborted() | TransferRejected():
                 for transfer in self._end(alias, event.transfer):
-                    self.tables.drop(transfer.place, self._landing(transfer.place, event.transfer))
+                    if transfer.begun == 1:
+                        self.tables.drop(transfer.place, self._landing(transfer.place, event.transfer))
             case BlockInvalidated():
                 place = Place(event.holder, event.group, alias)
                 self.tables.drop(place, event.ids)
@@ -253,12 +255,29 @@ class Content:
     def _start(
         self, name: str, place: Place, provenance: int | None, seq: int, ids: tuple[bytes, ...]
     ) -> None:
-        """A transfer begins. One that is open under this name there hasn't ended because another begins."""
-        open_ = self.transfers.get((name, place))
+        """A transfer begins. One that is open under this name there hasn't ended because another begins, nor will it
+        when that one does."""
+        open_, begun = self.transfers.get((name, place)), 1
         if open_ is not None:
             provenance, seq = oldest(open_.provenance, provenance), open_.seq
-            ids = tuple(dict.fromkeys((*open_.ids, *ids)))
-        self.transfers[name, place] = OpenTransfer(place, provenance, seq, ids)
+            ids, begun = tuple(dict.fromkeys((*open_.ids, *ids))), open_.begun + 1
+        self.transfers[name, place] = OpenTransfer(place, provenance, seq, ids, begun)
+
+    def _under_profile(self, alias: bytes, number: int) -> list[tuple[Place, list[bytes]]]:
+        return [
+            (place, [block for block, copy in table.items() if copy.number == number])
+            for place, table in self.tables.places.items()
+            if place.alias == alias
+        ]
+
+    def of_profile(self, alias: bytes, number: int) -> dict[str, int]:
+        """By holder: how many copies of a profile lie there. What is on its way doesn't yet."""
+        found: dict[str, int] = {}
+        for place, blocks in self._under_profile(alias, number):
+            table = self.tables.places[place]
+            count = sum(table[block].state is not CopyState.PENDING for block in blocks)
+            found[place.holder] = found.get(place.holder, 0) + count
+        return found
 
     def under(self, alias: bytes, name: str) -> list[OpenTransfer]:
         """What is on its way under a name in one domain."""
@@ -267,9 +286,12 @@ class Content:
         ]
 
     def _end(self, alias: bytes, name: str) -> list[OpenTransfer]:
+        """Takes one end of a name in: what is on its way under it, those that aren't over (`begun` above 1) too."""
         ended = self.under(alias, name)
         for one in ended:
             del self.transfers[name, one.place]
+            if one.begun > 1:
+                self.transfers[name, one.place] = one._replace(begun=one.begun - 1)
         return ended
 
     def _moved(self, source: Place, target: Place, ids: Iterable[bytes]) -> list[Landing]:
@@ -289,20 +311,29 @@ class Content:
         known = holder is not None and place.group in holder.groups
         return known and (number is None or (place.alias, number) in self.profiles)
 
-    def _under_way(self, place: Place, ids: Iterable[bytes]) -> set[str]:
-        """Transfers by which copies of these ids are pending."""
+    def _under_way(self, place: Place, ids: Iterable[bytes]) -> dict[str, set[bytes]]:
+        """Those of these ids that are pending, by their transfers."""
         table = self.tables.places.get(place, {})
-        copies = [table[block] for block in ids if block in table]
-        return {
-            copy.transfer for copy in copies if copy.state is CopyState.PENDING and copy.transfer is not None
-        }
+        found: dict[str, set[bytes]] = {}
+        for block in ids:
+            copy = table.get(block)
+            if copy is not None and copy.state is CopyState.PENDING and copy.transfer is not None:
+                found.setdefault(copy.transfer, set()).add(block)
+        return found
 
-    def _expire_transfers(self, place: Place, expired: set[str]) -> None:
-        """A transfer of which something expired and nothing is pending any more is over. A clear, a removal, and
-        what expires of others say nothing of what is still on its way: such a transfer stays open."""
-        for name in expired:
-            if (name, place) in self.transfers and not self._landing(place, name):
+    def _expire_transfers(self, place: Place, expired: Mapping[str, set[bytes]]) -> None:
+        """What expired of a transfer is no longer on its way; it is over once all else of it is resident. A clear, a
+        removal, and what expires of others say nothing of what is still on its way: such a transfer stays open."""
+        table = self.tables.places.get(place, {})
+        for name, blocks in expired.items():
+            open_ = self.transfers.get((name, place))
+            if open_ is None or open_.begun > 1:
+                continue
+            ids = tuple(block for block in open_.ids if block not in blocks)
+            if all(block in table and table[block].state is not CopyState.PENDING for block in ids):
                 del self.transfers[name, place]
+            else:
+                self.transfers[name, place] = open_._replace(ids=ids)
 
     def end_transfers(self, holder: str, before: int, pending: set[str]) -> None:
         """Records are missing, and a snapshot that began in record `before` listed all that the holder has: of

@@ -115,6 +115,8 @@ def _end_transfer(
     elif isinstance(told, TransferRejected):
         state = "rejected"
     for moving in case.fold.content.under(alias, told.transfer):
+        if moving.begun > 1:
+            continue
         if state == "rejected":
             pending = [
                 block

@@ -27,6 +27,7 @@ from events.model.part import (
     Opened,
     Orphans,
     ProfileDeclared,
+    ProfileRetired,
     SnapshotBegin,
     SnapshotEnd,
     SnapshotPart,
@@ -164,6 +165,7 @@ class StreamFold:
     def _events(self, record: StreamRecord) -> list[Landing]:
         seq, installed = record.header.seq, record.header.control.offset
         landed: list[Landing] = []
+        voided: dict[str, int] = {}
         for event in record.stream_events:
             self._stream_event(event, seq, installed)
         for alias, events in record.parts.items():
@@ -174,8 +176,13 @@ class StreamFold:
                         self._unknown_landing(what, seq)
                 elif type(domain_event) is TierChanged and not self._held(alias, domain_event):
                     self._unknown_landing("copies were moved that nobody has told of", seq)
+                elif type(domain_event) is ProfileRetired:
+                    for holder, count in self.content.of_profile(alias, domain_event.profile).items():
+                        voided[holder] = voided.get(holder, 0) + count
                 self.brought = self.brought or _brings(domain_event)
                 self.content.take(alias, domain_event, seq, installed, landed)
+        if voided:
+            self._void(voided, record.stream_events)
         for event in record.stream_events:
             if isinstance(event, SnapshotRange) and event.holder in self.holders:
                 self._replace(event, record, landed)
@@ -253,6 +260,16 @@ class StreamFold:
             self.snapshot.broken = True
         for holder in self.holders.values():
             holder.lose_base()
+
+    def _void(self, voided: dict[str, int], told: tuple[StreamEvent, ...]) -> None:
+        """A retired profile's copies still lie where they lay. A holder of which the same record doesn't count them
+        isn't exactly known any more."""
+        counted = {one.holder: one.orphans + one.unassigned for one in told if isinstance(one, Orphans)}
+        for name, count in voided.items():
+            if count > counted.get(name, 0):
+                self.holders[name].lose_base()
+                if self.snapshot is not None:
+                    self.snapshot.broken = True
 
     def _replace(self, mark: SnapshotRange, record: StreamRecord, landed: list[Landing]) -> None:
         pending: set[str] = set()

@@ -20,8 +20,8 @@ from events.ids import StreamKey
 
 @dataclass(frozen=True, slots=True)
 class ToldThere:
-    """A stream's last word is that copies in scope, not known to be younger, lie in the store. All of that was written
-    before the order `behind` was."""
+    """A stream's last word is that copies not known to be younger, which may be in scope, lie in the store. All of that
+    was written before the order `behind` was."""
 
     stream: StreamKey
     life: tuple[str, int, str]
@@ -53,7 +53,8 @@ def told_by_others(
         found += [
             ToldThere(stream, case.epoch.life, one is not None, domain, behind)
             for domain in owed_domains(evidence)
-            if any(
+            if _unnamed(case, one, domain, names)
+            or any(
                 evidence.scope.covers(domain, block, profile) is not Covered.NO
                 for block, profile in _there(evidence, case, one, domain, names)
             )
@@ -76,6 +77,15 @@ def _there(
     for place in case.fold.tables.places:
         if place.holder in names and case.domains.get(place.alias) == domain:
             yield from _not_fresh(evidence, case, place)
+
+
+def _unnamed(case: StreamCase, one: Owing | None, domain: str, names: set[str]) -> bool:
+    """Whether it counts something there that nobody could name, and that may be in scope. What a life that owes counts
+    at its ack is judged there."""
+    ack = case.acks.get(domain) if one is not None and one.case is case else None
+    if ack is not None and ack.discharging:
+        return False
+    return any(case.fold.holders[name].orphans or case.fold.holders[name].unassigned for name in names)
 
 
 def _not_fresh(evidence: Evidence, case: StreamCase, place: Place) -> Iterator[tuple[bytes, str | None]]:

@@ -99,7 +99,8 @@ def _transfers_named(event: DomainEvent) -> Iterator[str]:
 
 def _told_of(record: StreamRecord) -> set[str]:
     """Names of holders of which the record tells copies: stored, begun, landed, moved, listed, or counted in the pool.
-    A commit, and a look into the pool, names none: it gives ""."""
+    A commit, a look into the pool, an ack that leaves some and a refusal because they are in use name none: they
+    give ""."""
     listed, told = "", set[str]()
     for event in record.stream_events:
         if isinstance(event, SnapshotRange) and not listed:
@@ -122,6 +123,10 @@ def _holder(event: DomainEvent, listed: str) -> str | None:
             return None
         case TransferCommitted():
             return ""
+        case Ack():
+            return "" if any(one.old_left for one in event.requests) else None
+        case Refused():
+            return "" if event.reason == "blocks_in_use" else None
         case TierChanged():
             return event.to_holder if event.ids else None
         case SnapshotPart():

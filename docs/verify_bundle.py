@@ -1014,6 +1014,7 @@ class Stream:
         self.shadow: dict[Place, dict[bytes, int | None]] = defaultdict(dict)
         self.unverified: dict[Place, set[bytes]] = defaultdict(set)
         self.moving: dict[tuple[str, Place], tuple[Place, int | None, int, tuple[bytes, ...]]] = {}
+        self.again: dict[tuple[str, Place], int] = {}
         self.overtaken = -1
         self.snapshot: Json | None = None
         self.faults: list[tuple[str, int]] = []
@@ -1152,11 +1153,17 @@ class Stream:
 
     def fold(self, seq: int, installed: int, told: list[Json], parts: dict[bytes, list[Json]]) -> list[Json]:
         landed: list[Json] = []
+        voided: dict[str, int] = defaultdict(int)
         for event in told:
             self.tell(event, seq, installed)
         for alias, events in parts.items():
             for event in events:
                 kind, strange = event["type"], False
+                if kind == "profile_retired":
+                    for (holder, _, name), copies in self.held.items():
+                        lying = [c for c in copies.values() if c.number == event["profile"]]
+                        if name == alias:
+                            voided[holder] += sum(copy.state != "pending" for copy in lying)
                 if kind == "transfer_committed":
                     strange = not self.under(alias, event["transfer"])
                 elif kind == "tier_changed":
@@ -1172,6 +1179,11 @@ class Stream:
                 if kind == "snapshot_part":
                     self.brought |= any(run["transfer"] is not None for run in runs)
                 self.change(alias, event, seq, installed, landed)
+        counted = {e["holder"]: e["orphans"] + e["unassigned"] for e in told if e["type"] == "orphans"}
+        for name, count in voided.items():
+            if count > counted.get(name, 0):
+                self.holders[name].base, self.holders[name].born_empty = None, False
+                self.spoil_snapshot()
         for event in told:
             if event["type"] == "snapshot_range" and event["holder"] in self.holders:
                 self.replace(event, seq, installed, parts, landed)
@@ -1265,6 +1277,28 @@ class Stream:
         """What is on its way in one domain under a name."""
         return [one for one in self.moving if one[0] == name and one[1][2] == alias]
 
+    def one_end(self, alias: bytes, name: str) -> list[tuple[str, Place]]:
+        """A name is ended once; those that are over by that."""
+        over = [move for move in self.under(alias, name) if not self.again.get(move)]
+        for move in self.under(alias, name):
+            if move in over:
+                del self.moving[move]
+            else:
+                self.again[move] -= 1
+        return over
+
+    def expire(self, move: tuple[str, Place], gone: set[bytes]) -> None:
+        """Nobody waits for these any more: a transfer started once is over when all its others are there."""
+        if self.again.get(move):
+            return
+        place, age, since, ids = self.moving[move]
+        rest = tuple(block for block in ids if block not in gone)
+        there = self.held.get(place, {})
+        if any(block not in there or there[block].state == "pending" for block in rest):
+            self.moving[move] = (place, age, since, rest)
+        else:
+            del self.moving[move]
+
     def known_place(self, place: Place, profile: int | None = None) -> bool:
         holder = self.holders.get(place[0])
         fits = holder is not None and place[1] in holder.groups
@@ -1290,9 +1324,11 @@ class Stream:
                     landed.append({"by": kind, "place": place, "ids": event["ids"], "age": since})
                 return
             if moves:
-                _, age, first, ids = self.moving.get((event["transfer"], place), (place, since, seq, ()))
+                move = (event["transfer"], place)
+                self.again[move] = self.again.get(move, 0) + 1 if move in self.moving else 0
+                _, age, first, ids = self.moving.get(move, (place, since, seq, ()))
                 ids = tuple(dict.fromkeys((*ids, *event["ids"])))
-                self.moving[event["transfer"], place] = (place, older(age, since), first, ids)
+                self.moving[move] = (place, older(age, since), first, ids)
             for block in event["ids"]:
                 copy = Copy(
                     profile=self.profile(alias, event["profile"]),
@@ -1308,7 +1344,8 @@ class Stream:
                 self.put(place, block, copy)
             landed.append({"by": kind, "place": place, "ids": event["ids"], "age": since})
         elif kind == "transfer_committed":
-            over = [self.moving.pop(one) for one in self.under(alias, event["transfer"])]
+            over = [self.moving[one] for one in self.under(alias, event["transfer"])]
+            self.one_end(alias, event["transfer"])
             arrived = {one[0]: self.pending(one[0], event["transfer"]) for one in over}
             every = sorted(block for mine in arrived.values() for block in mine)
             state = "committed" if sha(b"".join(every)) == event["digest"] else "uncertain"
@@ -1317,8 +1354,7 @@ class Stream:
                     self.held[where][block].state = state
                 landed.append({"by": kind, "place": where, "ids": ids, "age": age})
         elif kind in ("transfer_aborted", "transfer_rejected"):
-            for one in self.under(alias, event["transfer"]):
-                del self.moving[one]
+            for one in self.one_end(alias, event["transfer"]):
                 self.drop(one[1], self.pending(one[1], event["transfer"]))
         elif kind == "block_evicted":
             if not event["certain"]:
@@ -1326,13 +1362,16 @@ class Stream:
                     if block in self.held.get(place, {}):
                         self.held[place][block].state = "uncertain"
                 return
-            found = [self.held.get(place, {}).get(block) for block in event["ids"]]
-            expired = {copy.transfer for copy in found if copy is not None and copy.state == "pending"}
+            copies = self.held.get(place, {})
+            waited = [
+                (copies[block].transfer, block)
+                for block in event["ids"]
+                if block in copies and copies[block].state == "pending"
+            ]
             self.drop(place, event["ids"])
             if event["reason"] == "expired":
-                for name in [one[0] for one in self.moving if one[1] == place and one[0] in expired]:
-                    if not self.pending(place, name):
-                        del self.moving[name, place]
+                for move in {(name, place) for name, _ in waited if (name, place) in self.moving}:
+                    self.expire(move, {block for name, block in waited if name == move[0]})
         elif kind == "block_invalidated":
             self.drop(place, event["ids"])
             holder = self.holders.get(place[0])
@@ -1442,7 +1481,9 @@ class Stream:
                     )
                 elif run["transfer"] is not None:
                     pending.add(run["transfer"])
-                    self.moving.setdefault((run["transfer"], place), (place, since, seq, run["ids"]))
+                    move = (run["transfer"], place)
+                    if move not in self.moving:
+                        self.moving[move], self.again[move] = (place, since, seq, run["ids"]), 0
         holder = self.holders[name]
         unwatched = self.torn or holder.inventory == "partial"
         unseen = holder.lost and not (self.snapshot is not None and self.snapshot["pool"])
@@ -1838,6 +1879,8 @@ class Trial:
                 elif event["type"] in ("transfer_committed", "transfer_aborted", "transfer_rejected"):
                     how = event["type"].removeprefix("transfer_")
                     for move in case.stream.under(alias, event["transfer"]):
+                        if case.stream.again.get(move):
+                            continue
                         where, age, since, ids = case.stream.moving[move]
                         if how == "rejected":
                             pending = case.stream.pending(where, event["transfer"])
@@ -2495,6 +2538,9 @@ class Trial:
                         for block, copy in copies.items()
                         if self.copy_age(case, place[0], copy) != "fresh"
                     ]
+                    loose = [case.stream.holders[name] for name in names]
+                    if any(holder.orphans or holder.unassigned for holder in loose):
+                        return False
                 if any(self.covers(domain, block, profile) is not False for block, profile in there):
                     return False
         return True
@@ -2552,7 +2598,7 @@ class Trial:
 
     def before(self, one: Json, domain: str, nonce: int) -> bool:
         epochs = [*one["earlier"], one["epoch"]]
-        if epochs[0]["no"] > nonce:
+        if epochs[0]["no"] > nonce and self.began_empty(epochs):
             return True
         cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
         for case in reversed(cases):
@@ -2561,6 +2607,17 @@ class Trial:
             if domain in case.withdrew:
                 return False
         return False
+
+    def began_empty(self, epochs: list[Json]) -> bool:
+        """Whether the first epoch of a life that may have told anything found nothing in it."""
+        for epoch in epochs:
+            case = self.cases.get(epoch["stream"])
+            if case is not None:
+                opened = case.stream.opened if 0 in case.stream.seen else None
+                return opened is not None and all(one["inventory"] == "empty" for one in opened["holders"])
+            if self.starts.get(epoch["partition"], 0) > 0:
+                return False
+        return True
 
     def answered(self, one: Json, domain: str, nonce: int) -> bool:
         ack = one["case"].acks.get(domain) if one["case"] is not None else None
@@ -2727,11 +2784,16 @@ TRANSFER_FACTS = ("worker", "rank", "epoch", "transfer", "holder", "blocks", "st
 
 
 def said_of(event: Json, listed: str) -> str | None:
-    """The holder of which an event says that it holds something; a commit names none (""). `listed` is the range's."""
+    """The holder of which an event says that it holds something; a commit, an ack that leaves some and a
+    refusal because they are in use name none (""). `listed` is the range's."""
     kind = event["type"]
     if kind in ("block_stored", "transfer_started") and event["ids"]:
         return str(event["holder"])
     if kind == "transfer_committed":
+        return ""
+    if kind == "ack" and any(one["old_left"] for one in event["requests"]):
+        return ""
+    if kind == "refused" and event["reason"] == "blocks_in_use":
         return ""
     if kind == "tier_changed" and event["ids"]:
         return str(event["to_holder"])

@@ -14,7 +14,7 @@ from events.model.control import (
     HolderEnrolled,
     PrefixScope,
 )
-from events.model.part import Closed
+from events.model.part import Ack, Closed, Refused, RequestStanding
 from events.signing import Signer
 from tests.museum.exhibit import STRANGER, exhibit, shown
 from tests.support.audit_log import DOMAINS, AuditLog
@@ -273,4 +273,30 @@ def unregistered_worker(trick: bool) -> bytes:
         fleet.log.control.records[stray.epoch_no] = (value, STRANGER.sign(value.split(b"\n")[0]))
     stray.open().store("acme", 1, admitted=3)
     fleet.finish(fleet.a, fleet.b, *([] if trick else [stray]))
+    return shown(fleet)
+
+
+@exhibit("refusal behind the end", PENDING, VerdictReason.DELETE_REFUSED, VerdictReason.NOT_EVALUATED)
+def refusal_behind_the_end(trick: bool) -> bytes:
+    """The supervisor attests an engine's end; its bridge has read that and refuses, as blocks are in use."""
+    fleet = Fleet()
+    fleet.log.attest(fleet.a)
+    busy = Refused(request=fleet.request, reason="blocks_in_use", cure="drain it")
+    if trick:
+        fleet.a.write(parts={"acme": [busy], "acme/eu": [busy]})
+    fleet.finish(fleet.b)
+    return shown(fleet)
+
+
+@exhibit(
+    "ended engine that has some left", UNPROVABLE, VerdictReason.MISSING_ACK, VerdictReason.NOT_EVALUATED
+)
+def ended_engine_that_has_some_left(trick: bool) -> bytes:
+    """A hook says that its engine has ended, and then that it has removed what it could and some are left."""
+    fleet = Fleet()
+    fleet.a.write(Closed(engine_ended=True))
+    left = RequestStanding(request=fleet.request, removed=1, old_left=2)
+    if trick:
+        fleet.a.write(parts={"acme": [Ack(requests=(left,))]}, signed=True)
+    fleet.finish(fleet.b)
     return shown(fleet)

@@ -9,6 +9,7 @@ from events.model.part import (
     Cleared,
     Closed,
     Group,
+    ProfileRetired,
     SnapshotBegin,
     TierChanged,
 )
@@ -222,4 +223,16 @@ def engine_that_nobody_registered_again(trick: bool) -> bytes:
     if not trick:
         fleet.log.attest(fleet.a)
     fleet.finish(fleet.b)
+    return shown(fleet)
+
+
+@exhibit("retired profile that nobody counts", PENDING, VerdictReason.INVENTORY_INCOMPLETE)
+def retired_profile_that_nobody_counts(trick: bool) -> bytes:
+    """A hook retires the profile of old blocks, so that nobody finds them any more, and doesn't say that they are still
+    in memory."""
+    fleet = Fleet()
+    if trick:
+        del fleet.a.held["gpu", "acme"]
+        fleet.a.write(parts={"acme": [ProfileRetired(profile=0)]})
+    fleet.finish()
     return shown(fleet)

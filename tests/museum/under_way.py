@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from events.ids import Inventory, Role, Tier, VerdictReason
+from events.ids import EvictReason, Inventory, Role, Tier, VerdictReason
 from events.model.control import HolderEnrolled
-from events.model.part import BlockEvicted, Cleared, TierChanged, TransferAborted, TransferStarted
+from events.model.part import (
+    BlockEvicted,
+    Cleared,
+    Orphans,
+    TierChanged,
+    TransferAborted,
+    TransferStarted,
+)
 from tests.museum.exhibit import exhibit, shown
 from tests.support.audit_log import NEWEST, AuditLog, HookStub
 from tests.support.bundle import bundle
@@ -108,6 +115,19 @@ def store_with_another_writer(trick: bool) -> bytes:
     return bundle(log, request)
 
 
+@exhibit("store with something in it that nobody can name", PENDING, VerdictReason.DURABLE_TIER_UNCOVERED)
+def store_with_something_that_nobody_can_name(trick: bool) -> bytes:
+    """A store's owner has listed it and acked; a worker puts blocks there of which it can't tell whose they are, and
+    its engine ends."""
+    log, owner, other = _two_writers()
+    request = log.delete()
+    owner.obey(request)
+    other.write(Orphans(holder="disk", orphans=0, unassigned=1 if trick else 0))
+    log.attest(other)
+    owner.ack(request, nonce=log.nonce(request))
+    return bundle(log, request)
+
+
 @exhibit("block that comes from a shared store", REFUTED)
 def block_that_comes_from_a_shared_store(trick: bool) -> bytes:
     """What a worker left to a store's owner to delete, it moves back behind its ack."""
@@ -125,6 +145,19 @@ def block_that_comes_from_a_shared_store(trick: bool) -> bytes:
     return bundle(log, request)
 
 
+@exhibit("engine that was there before it was enrolled", PENDING, VerdictReason.FRONTIER_BEHIND)
+def engine_that_was_there_before(trick: bool) -> bytes:
+    """Behind the nonce another engine is enrolled, lists an old block, removes it and acks; before, it may have sent
+    it to one that has answered already."""
+    fleet = Fleet()
+    fleet.finish()
+    late = fleet.log.hook("w200").open(inventory=Inventory.PARTIAL if trick else Inventory.EMPTY)
+    late.held["gpu", "acme"] = {block("acme", 1): 3} if trick else {}
+    late.snapshot()
+    late.obey(fleet.request)
+    return shown(fleet)
+
+
 @exhibit("ack taken back and given again", PENDING, VerdictReason.FRONTIER_BEHIND)
 def ack_taken_back_and_given_again(trick: bool) -> bytes:
     """Behind the nonce a worker finds old blocks after all, and acks once they are gone; meanwhile it may have sent
@@ -137,4 +170,35 @@ def ack_taken_back_and_given_again(trick: bool) -> bytes:
     if trick:
         fleet.a.ack(fleet.request, old_left=2)
     fleet.a.ack(fleet.request, nonce=nonce)
+    return shown(fleet)
+
+
+@exhibit("transfer ended by another start of its name", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_ended_by_another_start(trick: bool) -> bytes:
+    """Old blocks are on their way under a name under which others start as well; one of the two is given up."""
+    fleet = Fleet()
+    fleet.a.write(parts={"acme": [_started()]})
+    fleet.a.write(parts={"acme": [_started(number=6)]})
+    fleet.a.remove("acme", [block("acme", 5), block("acme", 6)], fleet.request)
+    over = TransferAborted(transfer="t1")
+    fleet.a.write(parts={"acme": [over] if trick else [over, over]})
+    fleet.finish()
+    return shown(fleet)
+
+
+@exhibit("transfer of which the rest expires", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_of_which_the_rest_expires(trick: bool) -> bytes:
+    """Of two old blocks that are on their way, one is removed before it lands, and the wait for the other expires."""
+    fleet = Fleet()
+    both = (block("acme", 5), block("acme", 6))
+    start = TransferStarted(
+        transfer="t1", source="x", holder="gpu", group=0, profile=0, ids=both, admitted_after=3
+    )
+    fleet.a.write(parts={"acme": [start]})
+    if trick:
+        fleet.a.remove("acme", both[:1], fleet.request)
+    rest = both[1:] if trick else both
+    gone = BlockEvicted(holder="gpu", group=0, ids=rest, reason=EvictReason.EXPIRED)
+    fleet.a.write(parts={"acme": [gone]})
+    fleet.finish()
     return shown(fleet)
