@@ -129,10 +129,11 @@ class StreamCase:
     chained_from: int = 0
     vouched: list[tuple[int, int]] = field(default_factory=list)
     removed: int = 0
-    unvouched: list[tuple[str, bytes, bytes]] = field(default_factory=list)
-    """(domain, block, parent) as told since a signature last spoke for what was told."""
+    unvouched: dict[tuple[str, bytes, bytes], None] = field(default_factory=dict)
+    """(domain, block, parent) as first told since a signature last spoke for what was told, each once, without what is
+    known already: what the ancestry would grow by."""
     moves: set[tuple[str, str]] = field(default_factory=set)
-    """(domain, name) of transfers that it has told of, if an earlier epoch of its life has told anything."""
+    """(domain, name) of transfers that it has told of while an earlier epoch of its life had them under way."""
     endings: Endings = field(default_factory=Endings)
 
     def link(self, seq: int, *, chained: bool, signed: bool) -> None:

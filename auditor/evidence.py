@@ -320,9 +320,12 @@ class Evidence:
                 elif type(event) is BlockInvalidated and event.request == self.request.number:
                     case.removed += len(event.ids)
                 if keep:
-                    case.unvouched += [(domain, block, parent) for block, parent in links(event)]
+                    known = self.lineages.get(domain, NOBODYS).parents
+                    new = ((domain, *link) for link in links(event) if known.get(link[0]) != link[1])
+                    case.unvouched.update(dict.fromkeys(new))
                 if heir:
-                    case.moves.update((domain, transfer) for transfer in transfers_named(event))
+                    names = (name for name in transfers_named(event) if self._left_open(case, domain, name))
+                    case.moves.update((domain, name) for name in names)
         if signed:
             for domain, block, parent in case.unvouched:
                 lineage = self.lineages.get(domain)
@@ -330,6 +333,15 @@ class Evidence:
                     lineage = self.lineages[domain] = Ancestry()
                 lineage.learn(block, parent)
             case.unvouched.clear()
+
+    def _left_open(self, case: StreamCase, domain: str, transfer: str) -> bool:
+        """Whether an earlier epoch of the life has it under way by now."""
+        return any(
+            name == transfer and other.domains.get(place.alias) == domain
+            for other in self._lives[case.epoch.memory]
+            if other.epoch.epoch_no < case.epoch.epoch_no
+            for name, place in other.fold.transfers
+        )
 
     def _told(self, case: StreamCase, record: StreamRecord, holder: str) -> None:
         """A record tells of copies in a holder, so that its memory was there when it was written."""

@@ -1854,10 +1854,16 @@ class Trial:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
             case.links += [(domain, block, parent) for block, parent in links]
-        if len(self.of_life[case.epoch["memory"]]) > 1:
+        if kind.startswith(("transfer_", "snapshot_")) and len(self.of_life[case.epoch["memory"]]) > 1:
             names = [run["transfer"] for run in event["runs"]] if kind == "snapshot_part" else []
             names += [event["transfer"]] if kind.startswith("transfer_") else []
-            case.named_moves |= {(domain, name) for name in names if name is not None}
+            left = {
+                (other.names.get(place[2]), name)
+                for other in self.of_life[case.epoch["memory"]]
+                if other.epoch["no"] < case.epoch["no"]
+                for name, place in other.stream.moving
+            }
+            case.named_moves |= {(domain, name) for name in names if (domain, name) in left}
 
     def ending(
         self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
@@ -2297,8 +2303,20 @@ class Trial:
         for one in owing:
             for domain in self.owed:
                 self.acked(one, domain)
-            if one["case"] is not None and one["case"].strange:
-                self.add("P2", "scope_undecidable", path(one["epoch"]))
+        standing = {one["epoch"]["stream"] for one in owing}
+        owes = {one["epoch"]["life"] for one in owing}
+        for stream, case in self.cases.items():
+            if case.strange and (stream in standing or self.left(case, case.epoch["life"] in owes)):
+                self.add("P2", "scope_undecidable", path(case.epoch))
+
+    def left(self, case: Case, owes: bool) -> bool:
+        """Whether something of an alias that nobody knows lies in a store still, or is on its way in a life that
+        owes."""
+        for place, copies in case.stream.held.items():
+            durable = case.stream.holders[place[0]].durable
+            if copies and durable and durable not in self.destroyed and place[2] in case.strange:
+                return True
+        return owes and any(place[2] in case.strange for _, place in case.stream.moving)
 
     def inventory(self, owes: set[tuple[str, int, str]]) -> str:
         """Compares the registry with what was stated behind the request; the assumption to be stated."""
