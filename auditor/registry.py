@@ -358,7 +358,8 @@ class ControlFold:
                     body.operator_key, frozenset({Role.OPERATOR})
                 )
             case Granted():
-                self.grants[key_id(body.public_key)] = KeyGrant.of(body)
+                signer = key_id(body.public_key)
+                self.grants[signer] = KeyGrant.of(body, self.grants.get(signer))
             case Revoked():
                 grant = self.grants.get(key_id(body.public_key))
                 if grant is None or body.public_key == self.operator_key:

@@ -28,7 +28,8 @@ class Granted(Protocol):
     def public_key(self) -> bytes: ...
 
     @property
-    def roles(self) -> frozenset[Role]: ...
+    def held(self) -> frozenset[Role]:
+        """Every role that the key holds or ever held: a newer grant replaces what it may say, not what it has said."""
 
 
 _NAMES = TypeAdapter[str](SubjectName)
@@ -58,7 +59,7 @@ class Bindings:
 
     @classmethod
     def of(cls, domain: str, pseudonym: bytes, grants: Iterable[Granted], verify: Verify) -> Bindings:
-        keys = tuple(grant.public_key for grant in grants if Role.CONTROL in grant.roles)
+        keys = tuple(grant.public_key for grant in grants if Role.CONTROL in grant.held)
         return cls(domain, pseudonym, keys, verify)
 
     def take(self, value: bytes, signature: bytes | None) -> None:
