@@ -89,7 +89,8 @@ def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Fin
         found.add("P2", VerdictReason.RETENTION_TRUNCATED, request, detail, cure=BOUND)
     if evidence.missing:
         detail = (
-            f"{evidence.missing} offsets of kv.subjects hold no record; what was bound there is not known"
+            f"{evidence.missing} offsets of kv.subjects hold no record that can be read; "
+            "what was bound there is not known"
         )
         found.add("P2", VerdictReason.TOPIC_COMPACTED, request, detail, cure=BOUND)
 

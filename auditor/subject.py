@@ -42,5 +42,5 @@ async def bind(log: AuditReader, evidence: Iterable[Evidence], sealed: Sequence[
         one.bound, one.cut, one.missing = None, 0, 0
         if read is not None:
             one.bound, one.cut = frozenset(bindings.leaves), read.start
-            one.missing = len(read) - seen + max(0, bound_to - read.stop)
+            one.missing = len(read) - seen + bindings.unread + max(0, bound_to - read.stop)
     return [] if read is None else watch.settle(read.stop, start=read.start).problems

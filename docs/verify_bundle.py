@@ -1582,6 +1582,7 @@ class Case:
         self.first: dict[str, Json] = {}
         self.standing_from: dict[str, int] = {}
         self.withdrew: set[str] = set()
+        self.undone: dict[str, list[int]] = defaultdict(list)
         self.refused: dict[str, Json] = {}
         self.late: list[Json] = []
         self.barriers: dict[str, int] = {}
@@ -1600,6 +1601,12 @@ class Case:
         self.recreated = self.removed = 0
         self.ended: dict[str, list[Ended]] = {how: [] for how in ENDS}
         self.transfers: list[tuple[Any, ...]] = []
+
+    def take_back(self, domain: str) -> None:
+        """What was acked before no longer stands."""
+        if domain in self.standing_from:
+            self.undone[domain].append(self.standing_from.pop(domain))
+        self.withdrew.add(domain)
 
     def say(self, holder: str, seq: int) -> None:
         """A record says that the holder ("": one of them) has something in it."""
@@ -1833,8 +1840,7 @@ class Trial:
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
-                    case.standing_from.pop(domain, None)
-                    case.withdrew.add(domain)
+                    case.take_back(domain)
 
     def domain(self, case: Case, alias: bytes) -> str:
         if alias in case.names:
@@ -2093,8 +2099,7 @@ class Trial:
             case.standing_from.setdefault(domain, installed)
             self.discharged.setdefault((case.epoch["memory"], domain), case.epoch["no"])
         else:
-            case.standing_from.pop(domain, None)
-            case.withdrew.add(domain)
+            case.take_back(domain)
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
@@ -2621,7 +2626,12 @@ class Trial:
         cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
         for case in reversed(cases):
             if case.standing_from.get(domain, nonce) < nonce:
-                return True
+                undone = [one for told in cases for one in told.undone[domain]]
+                for index, told in enumerate(cases):
+                    if domain in told.standing_from and any(domain in x.withdrew for x in cases[index + 1 :]):
+                        undone.append(told.standing_from[domain])
+                asked = [n for n, of in self.control.nonces if of == self.no and n < nonce]
+                return len([n for n in asked if n > min(undone, default=nonce)]) >= len(undone)
             if domain in case.withdrew:
                 return False
         return False

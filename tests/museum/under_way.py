@@ -238,3 +238,20 @@ def transfer_of_which_the_rest_expires(trick: bool) -> bytes:
     fleet.a.write(parts={"acme": [gone]})
     fleet.finish()
     return shown(fleet)
+
+
+@exhibit("ack given again by a hook that lags", PENDING, VerdictReason.FRONTIER_BEHIND)
+def ack_given_again_by_a_hook_that_lags(trick: bool) -> bytes:
+    """The same by one that hasn't read the nonce yet when it acks again, which looks as if it had come before."""
+    fleet = Fleet()
+    for hook in (fleet.a, fleet.b):
+        hook.obey(fleet.request)
+    fleet.a.installed = fleet.request
+    nonce = fleet.log.nonce(fleet.request)
+    fleet.b.ack(fleet.request, nonce=nonce)
+    if trick:
+        fleet.a.ack(fleet.request, old_left=2)
+    fleet.a.ack(fleet.request)
+    fleet.a.installed = NEWEST
+    fleet.a.ack(fleet.request, nonce=nonce)
+    return shown(fleet)

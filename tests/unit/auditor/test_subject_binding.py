@@ -54,3 +54,14 @@ def test_what_a_key_has_bound_stays_bound_whatever_it_may_say_later(fold: Fold) 
     log.append(Granted(public_key=key, roles=(Role.SUPERVISOR,), label="x"), Role.OPERATOR)
     log.append(Revoked(public_key=key), Role.OPERATOR)
     assert bound(log, fold) == {LEAF}
+
+
+def test_what_such_a_key_signed_and_nobody_can_read_is_told_apart_from_what_strangers_wrote() -> None:
+    log = ControlLog()
+    log.append(Granted(public_key=GATEWAY.public_key, roles=(Role.CONTROL,), label="gateway"), Role.OPERATOR)
+    bindings, newer = Bindings.of("acme", WHO, audited(log), verify), b'{"v":2}'
+    bindings.take(newer, None)
+    bindings.take(newer, Signer.from_seed(sha256(b"stranger")).sign(newer))
+    assert (bindings.ignored, bindings.unread) == (2, 0)
+    bindings.take(newer, GATEWAY.sign(newer))
+    assert (bindings.ignored, bindings.unread) == (3, 1)
