@@ -31,7 +31,8 @@ class Authority:
 
     def grant(self, body: Granted) -> None:
         """The newest grant of a key is the one that stands."""
-        self.grants[key_id(body.public_key)] = KeyGrant.of(body)
+        signer = key_id(body.public_key)
+        self.grants[signer] = KeyGrant.of(body, self.grants.get(signer))
 
     def revoke(self, offset: int, body: Revoked) -> str:
         grant = self.grants.get(key_id(body.public_key))

@@ -112,6 +112,8 @@ class StreamCase:
     stands_since: dict[str, AckRead] = field(default_factory=dict)
     """By domain: the first of the discharging acks that nothing has taken back."""
     taken_back: set[str] = field(default_factory=set)
+    withdrawn: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By domain: how many discharges that stood were taken back, the lowest order that one of them had installed."""
     refusals: dict[str, Refused] = field(default_factory=dict)
     late: list[Late] = field(default_factory=list)
     barriers: dict[str, int] = field(default_factory=dict)
@@ -130,10 +132,11 @@ class StreamCase:
     chained_from: int = 0
     vouched: list[tuple[int, int]] = field(default_factory=list)
     removed: int = 0
-    unvouched: list[tuple[str, bytes, bytes]] = field(default_factory=list)
-    """(domain, block, parent) as told since a signature last spoke for what was told."""
+    unvouched: dict[tuple[str, bytes, bytes], None] = field(default_factory=dict)
+    """(domain, block, parent) as first told since a signature last spoke for what was told, each once, without what is
+    known already: what the ancestry would grow by."""
     moves: set[tuple[str, str]] = field(default_factory=set)
-    """(domain, name) of transfers that it has told of, if an earlier epoch of its life has told anything."""
+    """(domain, name) of transfers that it has told of while an earlier epoch of its life had them under way."""
     endings: Endings = field(default_factory=Endings)
 
     def link(self, seq: int, *, chained: bool, signed: bool) -> None:
@@ -174,8 +177,11 @@ class StreamCase:
 
     def _take_back(self, domain: str) -> None:
         """A refusal, or an ack that finds old copies left, comes behind whatever was acked before."""
-        self.stands_since.pop(domain, None)
+        stood = self.stands_since.pop(domain, None)
         self.taken_back.add(domain)
+        if stood is not None:
+            count, lowest = self.withdrawn.get(domain, (0, stood.installed))
+            self.withdrawn[domain] = count + 1, min(lowest, stood.installed)
 
     def vouches(self, seq: int) -> bool:
         """Whether a signature of the epoch's key speaks for a record. Anybody who can write to the topic can put a

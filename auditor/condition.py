@@ -218,10 +218,31 @@ def _discharged_before(evidence: Evidence, one: Owing, domain: str, nonce: int) 
         case = evidence.streams.get(epoch.stream)
         ack = case.stands_since.get(domain) if case is not None else None
         if ack is not None and ack.installed < nonce:
-            return True
+            return not _asked_too_early(evidence, epochs, domain, nonce)
         if case is not None and domain in case.taken_back:
             return False  # what was acked before that no longer stands
     return False
+
+
+def _asked_too_early(
+    evidence: Evidence, epochs: tuple[EpochRegistered, ...], domain: str, nonce: int
+) -> bool:
+    """Whether a nonce may have been written while a discharge stood that was taken back since: whoever acks again may
+    lag behind it. Each such discharge may have had one."""
+    count, first, later = 0, nonce, False
+    for epoch in reversed(epochs):
+        case = evidence.streams.get(epoch.stream)
+        if case is None:
+            continue
+        more, since = case.withdrawn.get(domain, (0, nonce))
+        stood = case.stands_since.get(domain)
+        if later and stood is not None:
+            more, since = more + 1, min(since, stood.installed)
+        count, first = count + more, min(first, since)
+        later = later or domain in case.taken_back
+    number = evidence.request.number
+    before = [at for at, of in evidence.registry.nonces.items() if of == number and first < at < nonce]
+    return len(before) < count
 
 
 def _born_empty(evidence: Evidence, epochs: tuple[EpochRegistered, ...]) -> bool:

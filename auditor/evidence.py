@@ -186,7 +186,14 @@ class Evidence:
             case.endings.add(ended)
         if header.seq == 0:
             case.opened_under = header.control.offset
-        learn(self.scope, case, record, landed, signed=signed, heir=len(life) > 1)
+        learn(
+            self.scope,
+            case,
+            record,
+            landed,
+            signed=signed,
+            earlier=[one for one in life if one.epoch.epoch_no < case.epoch.epoch_no],
+        )
         for where in told_into(case, record, landed):
             installed = header.control.offset
             first, last = self.told_into.get(where, (installed, -1))

@@ -24,12 +24,20 @@ class KeyGrant:
     roles: frozenset[Role]
     revoked_at: int | None = None
     binding: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    before: frozenset[Role] = frozenset()
+
+    @property
+    def held(self) -> frozenset[Role]:
+        """`roles`, and those that older grants gave the key."""
+        return self.roles | self.before
 
     @classmethod
-    def of(cls, body: Granted) -> KeyGrant:
+    def of(cls, body: Granted, known: KeyGrant | None) -> KeyGrant:
+        """`known` is what the key was granted before."""
         free = body.workers is None and body.stores is None
         binding = None if free else (body.workers or (), body.stores or ())
-        return cls(body.public_key, frozenset(body.roles), binding=binding)
+        before = known.held if known is not None else frozenset()
+        return cls(body.public_key, frozenset(body.roles), binding=binding, before=before)
 
     def reaches(self, body: ControlBody | None) -> bool:
         """Whether its binding allows the record. None is one that is shown by its header alone: whoever is shown the

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from auditor.condition import Findings
+from auditor.case import StreamCase
+from auditor.condition import Findings, destroyed_stores
 from auditor.evidence import Evidence
 from auditor.owing import Owing, owed_domains
 from auditor.registry import ControlFold
@@ -42,9 +43,31 @@ def p2_membership(evidence: Evidence, owing: list[Owing], found: Findings) -> No
     for one in owing:
         for domain in owed_domains(evidence):
             _acked(evidence, one, domain, found)
-        for name in sorted(one.case.strange_aliases if one.case is not None else ()):
+    p2_aliases(evidence, owing, found)
+
+
+def p2_aliases(evidence: Evidence, owing: list[Owing], found: Findings) -> None:
+    """Nobody's name is unknown of whom something may still be held: an alias that no key of the ring explains."""
+    newest = {one.epoch.stream for one in owing}
+    owes, destroyed = {one.epoch.life for one in owing}, destroyed_stores(evidence)
+    for case in sorted(evidence.streams.values(), key=lambda one: one.epoch.epoch_no):
+        names = case.strange_aliases
+        if case.epoch.stream not in newest:
+            names = names & _still_somewhere(case, destroyed, moving=case.epoch.life in owes)
+        for name in sorted(names):
             detail = f"alias {name.hex()} belongs to a domain whose key is not in the ring"
-            found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, one.subject, detail)
+            found.add("P2", VerdictReason.SCOPE_UNDECIDABLE, str(case.epoch.stream), detail)
+
+
+def _still_somewhere(case: StreamCase, destroyed: frozenset[str], *, moving: bool) -> set[bytes]:
+    """Aliases under which a stream has left something in a durable store or, if `moving` asks for that too, on its
+    way."""
+    holders = case.fold.holders
+    lasting = {name for name, one in holders.items() if one.durable_id and one.durable_id not in destroyed}
+    left = {
+        place.alias for place, table in case.fold.tables.places.items() if table and place.holder in lasting
+    }
+    return left | {place.alias for _, place in case.fold.transfers if moving}
 
 
 def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Findings) -> None:
@@ -64,7 +87,10 @@ def p2_subject(evidence: Evidence, scope: SubjectScope, request: str, found: Fin
         detail = f"kv.subjects begins at {known.cut}; what was bound to the subject before that is not known"
         found.add("P2", VerdictReason.RETENTION_TRUNCATED, request, detail, cure=BOUND)
     if known.missing:
-        detail = f"{known.missing} offsets of kv.subjects hold no record; what was bound there is not known"
+        detail = (
+            f"{known.missing} offsets of kv.subjects hold no record that can be read; "
+            "what was bound there is not known"
+        )
         found.add("P2", VerdictReason.TOPIC_COMPACTED, request, detail, cure=BOUND)
 
 

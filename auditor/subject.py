@@ -43,5 +43,5 @@ async def bind(log: AuditReader, evidence: Iterable[Evidence], sealed: Sequence[
         known.bound, known.cut, known.missing = None, 0, 0
         if read is not None:
             known.bound, known.cut = frozenset(bindings.leaves), read.start
-            known.missing = len(read) - seen + max(0, bound_to - read.stop)
+            known.missing = len(read) - seen + bindings.unread + max(0, bound_to - read.stop)
     return [] if read is None else watch.settle(read.stop, start=read.start).problems

@@ -3,12 +3,12 @@ they aren't dead, and what else is learnt of it for its stream and the scope."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from auditor.case import StreamCase
 from auditor.content import Landing
-from auditor.known_scope import KnownScope
+from auditor.known_scope import NOBODYS, KnownScope
 from auditor.lineage import links
 from auditor.record import StreamRecord
 from auditor.residency import Place
@@ -58,11 +58,11 @@ def learn(
     landed: list[Landing],
     *,
     signed: bool,
-    heir: bool,
+    earlier: Sequence[StreamCase],
 ) -> None:
     """Takes in what a record tells besides the copies themselves, which have `landed`. Which block is whose child is
-    learnt once a record is `signed`, as its signature speaks for those before it; of which transfers a stream tells is
-    kept if it is the `heir` of an earlier epoch of its engine life."""
+    learnt once a record is `signed`, as its signature speaks for those before it; of transfers that `earlier` epochs of
+    the engine life have under way, which ones the stream tells of."""
     arrived = [one.place.holder for one in landed if one.event == "transfer_committed"]
     for holder in (*_told_of(record), *arrived):
         # It tells of copies in the holder, so that its memory was there when the record was written.
@@ -77,13 +77,24 @@ def learn(
             elif type(event) is BlockInvalidated and event.request == scope.request.number:
                 case.removed += len(event.ids)
             if keep:
-                case.unvouched += [(domain, block, parent) for block, parent in links(event)]
-            if heir:
-                case.moves.update((domain, transfer) for transfer in _transfers_named(event))
+                known = scope.lineages.get(domain, NOBODYS).parents
+                new = ((domain, *link) for link in links(event) if known.get(link[0]) != link[1])
+                case.unvouched.update(dict.fromkeys(new))
+            if earlier:
+                names = (one for one in _transfers_named(event) if _under_way(earlier, domain, one))
+                case.moves.update((domain, one) for one in names)
     if signed:
         for domain, block, parent in case.unvouched:
             scope.learn(domain, block, parent)
         case.unvouched.clear()
+
+
+def _under_way(earlier: Sequence[StreamCase], domain: str, transfer: str) -> bool:
+    return any(
+        name == transfer and one.domains.get(place.alias) == domain
+        for one in earlier
+        for name, place in one.fold.transfers
+    )
 
 
 def _transfers_named(event: DomainEvent) -> Iterator[str]:

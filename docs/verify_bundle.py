@@ -1582,6 +1582,7 @@ class Case:
         self.first: dict[str, Json] = {}
         self.standing_from: dict[str, int] = {}
         self.withdrew: set[str] = set()
+        self.undone: dict[str, list[int]] = defaultdict(list)
         self.refused: dict[str, Json] = {}
         self.late: list[Json] = []
         self.barriers: dict[str, int] = {}
@@ -1600,6 +1601,12 @@ class Case:
         self.recreated = self.removed = 0
         self.ended: dict[str, list[Ended]] = {how: [] for how in ENDS}
         self.transfers: list[tuple[Any, ...]] = []
+
+    def take_back(self, domain: str) -> None:
+        """What was acked before no longer stands."""
+        if domain in self.standing_from:
+            self.undone[domain].append(self.standing_from.pop(domain))
+        self.withdrew.add(domain)
 
     def say(self, holder: str, seq: int) -> None:
         """A record says that the holder ("": one of them) has something in it."""
@@ -1833,8 +1840,7 @@ class Trial:
                 elif event["type"] == "refused" and event["request"] == self.no:
                     case.refused[domain] = event
                     case.acks.pop(domain, None)
-                    case.standing_from.pop(domain, None)
-                    case.withdrew.add(domain)
+                    case.take_back(domain)
 
     def domain(self, case: Case, alias: bytes) -> str:
         if alias in case.names:
@@ -1854,10 +1860,16 @@ class Trial:
             case.removed += len(event["ids"])
         if not self.all_of(domain) and not self.everywhere:
             case.links += [(domain, block, parent) for block, parent in links]
-        if len(self.of_life[case.epoch["memory"]]) > 1:
+        if kind.startswith(("transfer_", "snapshot_")) and len(self.of_life[case.epoch["memory"]]) > 1:
             names = [run["transfer"] for run in event["runs"]] if kind == "snapshot_part" else []
             names += [event["transfer"]] if kind.startswith("transfer_") else []
-            case.named_moves |= {(domain, name) for name in names if name is not None}
+            left = {
+                (other.names.get(place[2]), name)
+                for other in self.of_life[case.epoch["memory"]]
+                if other.epoch["no"] < case.epoch["no"]
+                for name, place in other.stream.moving
+            }
+            case.named_moves |= {(domain, name) for name in names if (domain, name) in left}
 
     def ending(
         self, case: Case, seq: int, told: list[Json], parts: dict[bytes, list[Json]]
@@ -2087,8 +2099,7 @@ class Trial:
             case.standing_from.setdefault(domain, installed)
             self.discharged.setdefault((case.epoch["memory"], domain), case.epoch["no"])
         else:
-            case.standing_from.pop(domain, None)
-            case.withdrew.add(domain)
+            case.take_back(domain)
 
     def raise_barriers(self, case: Case) -> None:
         stream = case.stream
@@ -2297,8 +2308,20 @@ class Trial:
         for one in owing:
             for domain in self.owed:
                 self.acked(one, domain)
-            if one["case"] is not None and one["case"].strange:
-                self.add("P2", "scope_undecidable", path(one["epoch"]))
+        standing = {one["epoch"]["stream"] for one in owing}
+        owes = {one["epoch"]["life"] for one in owing}
+        for stream, case in self.cases.items():
+            if case.strange and (stream in standing or self.left(case, case.epoch["life"] in owes)):
+                self.add("P2", "scope_undecidable", path(case.epoch))
+
+    def left(self, case: Case, owes: bool) -> bool:
+        """Whether something of an alias that nobody knows lies in a store still, or is on its way in a life that
+        owes."""
+        for place, copies in case.stream.held.items():
+            durable = case.stream.holders[place[0]].durable
+            if copies and durable and durable not in self.destroyed and place[2] in case.strange:
+                return True
+        return owes and any(place[2] in case.strange for _, place in case.stream.moving)
 
     def inventory(self, owes: set[tuple[str, int, str]]) -> str:
         """Compares the registry with what was stated behind the request; the assumption to be stated."""
@@ -2603,7 +2626,12 @@ class Trial:
         cases = [self.cases[e["stream"]] for e in epochs if e["stream"] in self.cases]
         for case in reversed(cases):
             if case.standing_from.get(domain, nonce) < nonce:
-                return True
+                undone = [one for told in cases for one in told.undone[domain]]
+                for index, told in enumerate(cases):
+                    if domain in told.standing_from and any(domain in x.withdrew for x in cases[index + 1 :]):
+                        undone.append(told.standing_from[domain])
+                asked = [n for n, of in self.control.nonces if of == self.no and n < nonce]
+                return len([n for n in asked if n > min(undone, default=nonce)]) >= len(undone)
             if domain in case.withdrew:
                 return False
         return False

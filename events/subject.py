@@ -28,7 +28,8 @@ class Granted(Protocol):
     def public_key(self) -> bytes: ...
 
     @property
-    def roles(self) -> frozenset[Role]: ...
+    def held(self) -> frozenset[Role]:
+        """Every role that the key holds or ever held: a newer grant replaces what it may say, not what it has said."""
 
 
 _NAMES = TypeAdapter[str](SubjectName)
@@ -55,10 +56,12 @@ class Bindings:
     verify: Verify
     leaves: set[bytes] = field(default_factory=set)
     ignored: int = 0
+    unread: int = 0
+    """Of the ignored: those that such a key signed and that can't be read, by a newer version perhaps."""
 
     @classmethod
     def of(cls, domain: str, pseudonym: bytes, grants: Iterable[Granted], verify: Verify) -> Bindings:
-        keys = tuple(grant.public_key for grant in grants if Role.CONTROL in grant.roles)
+        keys = tuple(grant.public_key for grant in grants if Role.CONTROL in grant.held)
         return cls(domain, pseudonym, keys, verify)
 
     def take(self, value: bytes, signature: bytes | None) -> None:
@@ -67,10 +70,14 @@ class Bindings:
             record = decode_subject(value)
         except DecodeError:
             self.ignored += 1
+            self.unread += self._signed(value, signature)
             return
         if record.subject != self.pseudonym or record.domain != self.domain:
             return
-        if signature is None or not any(self.verify(key, signature, value) for key in self.keys):
+        if not self._signed(value, signature):
             self.ignored += 1
             return
         self.leaves.update(record.leaves)
+
+    def _signed(self, value: bytes, signature: bytes | None) -> bool:
+        return signature is not None and any(self.verify(key, signature, value) for key in self.keys)

@@ -249,8 +249,13 @@ class Registry:
                 self.operator = key_id(body.operator_key)
                 self.grants[self.operator] = Grant(body.operator_key, frozenset({Role.OPERATOR}))
             case Granted():
+                granted = self.grants.get(key_id(body.public_key))
                 self.grants[key_id(body.public_key)] = Grant(
-                    body.public_key, frozenset(body.roles), workers=body.workers, stores=body.stores
+                    body.public_key,
+                    frozenset(body.roles),
+                    workers=body.workers,
+                    stores=body.stores,
+                    before=granted.held if granted is not None else frozenset(),
                 )
             case Revoked():
                 grant = self.grants.get(key_id(body.public_key))

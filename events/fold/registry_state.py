@@ -32,6 +32,12 @@ class Grant:
     revoked_at: int | None = None
     workers: tuple[str, ...] | None = None
     stores: tuple[str, ...] | None = None
+    before: frozenset[Role] = frozenset()
+
+    @property
+    def held(self) -> frozenset[Role]:
+        """`roles`, and those that older grants gave the key."""
+        return self.roles | self.before
 
     @property
     def bound(self) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from events.chain import sha256
+from events.identity import profile_digest
 from events.ids import EvictReason, Inventory, Role, Tier, VerdictReason
-from events.model.control import HolderEnrolled
+from events.keyring import KeyRing
+from events.model.control import HolderEnrolled, ProfileScope
 from events.model.part import (
     BlockEvicted,
     Cleared,
@@ -13,10 +16,10 @@ from events.model.part import (
     TransferStarted,
 )
 from tests.museum.exhibit import exhibit, shown
-from tests.support.audit_log import NEWEST, AuditLog, HookStub
+from tests.support.audit_log import DOMAINS, NEWEST, AuditLog, HookStub
 from tests.support.bundle import bundle
-from tests.support.deletion_case import PENDING, REFUTED, Fleet
-from tests.support.log import block
+from tests.support.deletion_case import PENDING, REFUTED, UNPROVABLE, Fleet
+from tests.support.log import PROFILE, block, declared
 
 
 def _started(age: int = 3, number: int = 5, domain: str = "acme") -> TransferStarted:
@@ -36,6 +39,21 @@ def transfer_that_a_new_bridge_forgets(trick: bool) -> bytes:
     heir.snapshot()
     if not trick:
         heir.write(parts={"acme": [TransferAborted(transfer="t1")]})
+    fleet.finish(heir, fleet.b)
+    return shown(fleet)
+
+
+@exhibit("transfer that a replaced bridge begins", PENDING, VerdictReason.OPEN_TRANSFER)
+def transfer_that_a_replaced_bridge_begins(trick: bool) -> bytes:
+    """A bridge is replaced and runs on; old blocks are on their way to it under a name that the new one has used."""
+    fleet = Fleet()
+    heir = fleet.log.hook("w0", life="life-1").open(inventory=Inventory.PARTIAL)
+    heir.held = dict(fleet.a.held)
+    heir.snapshot()
+    over = TransferAborted(transfer="t1")
+    heir.write(parts={"acme": [_started(number=6), over]})
+    if trick:
+        fleet.a.write(parts={"acme": [_started()]})
     fleet.finish(heir, fleet.b)
     return shown(fleet)
 
@@ -128,6 +146,24 @@ def store_with_something_that_nobody_can_name(trick: bool) -> bytes:
     return bundle(log, request)
 
 
+@exhibit("store with something under a key that was replaced", UNPROVABLE, VerdictReason.SCOPE_UNDECIDABLE)
+def store_with_something_under_a_replaced_key(trick: bool) -> bytes:
+    """A worker moves an old block to a shared store under a domain's key that was replaced since, and its engine
+    ends."""
+    log, owner, other = _two_writers()
+    other.keys = KeyRing({domain: sha256(b"replaced " + domain.encode()) for domain in DOMAINS})
+    other.write(parts={"acme": [declared()]})
+    old = other.store("acme", 1, admitted=3)
+    request = log.delete(ProfileScope(profile=bytes.fromhex(profile_digest(PROFILE))))
+    owner.obey(request, *DOMAINS)
+    away = TierChanged(from_holder="gpu", to_holder="disk", group=0, ids=tuple(old))
+    gone = BlockEvicted(holder="gpu", group=0, ids=tuple(old))
+    other.write(parts={"acme": [away if trick else gone]})
+    log.attest(other)
+    owner.ack(request, *DOMAINS, nonce=log.nonce(request))
+    return bundle(log, request)
+
+
 @exhibit("block that comes from a shared store", REFUTED)
 def block_that_comes_from_a_shared_store(trick: bool) -> bytes:
     """What a worker left to a store's owner to delete, it moves back behind its ack."""
@@ -201,4 +237,21 @@ def transfer_of_which_the_rest_expires(trick: bool) -> bytes:
     gone = BlockEvicted(holder="gpu", group=0, ids=rest, reason=EvictReason.EXPIRED)
     fleet.a.write(parts={"acme": [gone]})
     fleet.finish()
+    return shown(fleet)
+
+
+@exhibit("ack given again by a hook that lags", PENDING, VerdictReason.FRONTIER_BEHIND)
+def ack_given_again_by_a_hook_that_lags(trick: bool) -> bytes:
+    """The same by one that hasn't read the nonce yet when it acks again, which looks as if it had come before."""
+    fleet = Fleet()
+    for hook in (fleet.a, fleet.b):
+        hook.obey(fleet.request)
+    fleet.a.installed = fleet.request
+    nonce = fleet.log.nonce(fleet.request)
+    fleet.b.ack(fleet.request, nonce=nonce)
+    if trick:
+        fleet.a.ack(fleet.request, old_left=2)
+    fleet.a.ack(fleet.request)
+    fleet.a.installed = NEWEST
+    fleet.a.ack(fleet.request, nonce=nonce)
     return shown(fleet)

@@ -190,6 +190,7 @@ class HookStub:
     prev: bytes = b""
     installed: int = NEWEST
     held: dict[tuple[str, str], dict[bytes, int | None]] = field(default_factory=dict)
+    keys: KeyRing = field(default_factory=lambda: RING)
 
     def position(self) -> ControlPosition:
         offset = len(self.log.control.records) - 1 if self.installed == NEWEST else self.installed
@@ -216,7 +217,7 @@ class HookStub:
             control=self.position(),
             stream_events=stream_events,
             parts=[
-                (RING[domain].alias(self.worker, self.rank, self.epoch_no), events)
+                (self.keys[domain].alias(self.worker, self.rank, self.epoch_no), events)
                 for domain, events in domains.items()
             ],
         )
