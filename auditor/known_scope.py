@@ -56,8 +56,12 @@ class KnownScope:
 
     def covers(self, domain: str, block: bytes, profile: str | None) -> Covered:
         """Whether a block of a domain in scope is in scope."""
-        lineage = self.lineages.get(domain, NOBODYS)
+        lineage = self.lineage(domain)
         return covers(self.request.scope, domain, lineage, block, profile, self._named, self.unnamed)
+
+    def lineage(self, domain: str) -> Ancestry:
+        """What is known by now of whose child each block of a domain is; only to be read."""
+        return self.lineages.get(domain, NOBODYS)
 
     def reaches_all(self, domain: str) -> bool:
         """Whether everything of a domain that the scope reaches is in scope, whatever is told of it."""

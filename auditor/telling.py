@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from auditor.case import StreamCase
 from auditor.content import Landing
-from auditor.known_scope import NOBODYS, KnownScope
+from auditor.known_scope import KnownScope
 from auditor.lineage import links
 from auditor.record import StreamRecord
 from auditor.residency import Place
@@ -77,7 +77,7 @@ def learn(
             elif type(event) is BlockInvalidated and event.request == scope.request.number:
                 case.removed += len(event.ids)
             if keep:
-                known = scope.lineages.get(domain, NOBODYS).parents
+                known = scope.lineage(domain).parents
                 new = ((domain, *link) for link in links(event) if known.get(link[0]) != link[1])
                 case.unvouched.update(dict.fromkeys(new))
             if earlier:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from auditor.condition import Findings
 from auditor.evidence import Evidence
 from auditor.lineage import Covered
@@ -15,11 +17,14 @@ def p8_transfers(evidence: Evidence, one: Owing, found: Findings) -> None:
         return
     for name, domain in one.case.domains.items():
         for transfer in evidence.ages.open_transfers(one.case, name):
-            answers = [evidence.scope.covers(domain, block, None) for block in transfer.ids]
-            if any(answer is not Covered.NO for answer in answers):
+            if _may_be_in_scope(evidence, domain, transfer.ids):
                 detail = f"transfer {transfer.name} of {len(transfer.ids)} blocks has not ended"
                 found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)
     _left_open(evidence, one, found)
+
+
+def _may_be_in_scope(evidence: Evidence, domain: str, ids: Sequence[bytes]) -> bool:
+    return any(evidence.scope.covers(domain, block, None) is not Covered.NO for block in ids)
 
 
 def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
@@ -31,7 +36,6 @@ def _left_open(evidence: Evidence, one: Owing, found: Findings) -> None:
         named = frozenset[tuple[str, str]]().union(*(told.moves for told in later))
         for name, domain in case.domains.items():
             for transfer in evidence.ages.open_transfers(case, name):
-                answers = [evidence.scope.covers(domain, block, None) for block in transfer.ids]
-                if (domain, transfer.name) not in named and any(a is not Covered.NO for a in answers):
+                if (domain, transfer.name) not in named and _may_be_in_scope(evidence, domain, transfer.ids):
                     detail = f"transfer {transfer.name} of an earlier epoch has not ended"
                     found.add("P8", VerdictReason.OPEN_TRANSFER, one.subject, detail, waits=one.live)

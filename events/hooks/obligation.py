@@ -170,8 +170,8 @@ class Obligations:
         }
 
     def _naming(self, domain: str, nonce: int | None) -> int | None:
-        known = self._named.get(domain)
-        return nonce if known is None else max(known, known if nonce is None else nonce)
+        named = (self._named.get(domain), nonce)
+        return max((one for one in named if one is not None), default=None)
 
     def refusals(
         self, obligations: Iterable[Obligation], reason: RefusalReason, cure: str
